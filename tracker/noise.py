@@ -1,0 +1,219 @@
+"""Noise: where the normal numbers come from, and how they reach the variables.
+
+A *source* gives unit-variance numbers that are a function of (seed, variable, step) alone: not of
+the strategy, the number of steps a call runs, the replica, a resume, or (with `stateless`) which
+other variables exist. A *strategy* adds stddev · numbers to the variables: `scalar` at a scale
+chosen by one scalar, `routes` by one of K branches of the graph, `buffered` through a noise
+variable beside each trainable one. With the same source all three give the same weights, bit for
+bit.
+
+    >>> adder = Adder('routes', Stateless(seed=0), stddevs=(0.0, 0.1), targets=[('kernel', v)])
+    >>> adder.add(step, index)     # inside a compiled step; v moves by 0.1 · z or not at all
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from tracker import tags
+
+STRATEGIES = ("scalar", "routes", "buffered")
+SOURCES = ("stateless", "table")
+SCALES = ("absolute", "relative")
+DISTRIBUTIONS = ("normal", "uniform")
+
+
+def key(seed: int, name: str) -> int:
+    """A 64-bit key for (seed, name): equal inputs give equal keys in every process."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def seed_pair(key_: int, step: tf.Tensor) -> tf.Tensor:
+    """The int64 [2] seed of a stateless draw: the key of what is drawn, and the step."""
+    return tf.stack([tf.constant(key_, tf.int64), tf.cast(step, tf.int64)])
+
+
+class Source(Protocol):
+    """Gives unit-variance float32 numbers for a variable in a step."""
+
+    def draw(self, name: str, step: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+        """Numbers of the given shape; a function of (source, name, step) alone."""
+
+
+class Stateless:
+    """Exact source: a counter-based generator (Philox, Salmon et al. 2011) keyed for each draw.
+
+    Args:
+      seed: seed of the run.
+      distribution: 'normal', or 'uniform' on ±sqrt(3), which has unit variance as well.
+    """
+
+    def __init__(self, seed: int, distribution: str = "normal"):
+        self._seed = seed
+        self._distribution = distribution
+
+    def draw(self, name: str, step: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+        """See `Source`."""
+        seed = seed_pair(key(self._seed, f"noise/{name}"), step)
+        return _unit_variance(self._distribution, shape, seed)
+
+
+class Table:
+    """One shared table of numbers, read at an offset derived from (seed, step, variable).
+
+    As OpenAI's evolution strategies do (Salimans et al. 2017). Cheaper than drawing; the price is
+    independence: two draws whose stretches of the table overlap are correlated, with probability
+    about (n + m) / size for draws of n and m numbers.
+
+    Args:
+      seed: seed of the run.
+      size: numbers in the table (4 bytes each); at least the largest variable's.
+      distribution: as for `Stateless`.
+    """
+
+    def __init__(self, seed: int, size: int, distribution: str = "normal"):
+        self._seed = seed
+        self._size = size
+        pair = seed_pair(key(seed, "table"), tf.constant(0))
+        self._table = tf.Variable(
+            _unit_variance(distribution, [size], pair), trainable=False, name="noise_table"
+        )
+
+    def draw(self, name: str, step: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+        """See `Source`."""
+        count = math.prod(shape)
+        offset = tf.random.stateless_uniform(
+            [], seed_pair(key(self._seed, f"noise/{name}"), step), 0,
+            self._size - count + 1, tf.int64, alg="philox",
+        )  # fmt: skip
+        stretch = tf.strided_slice(self._table.read_value(), [offset], [offset + count], [1])
+        return tf.reshape(stretch, shape)
+
+
+def table_size(largest: int, total: int) -> int:
+    """Default size of a table: 16 times the largest variable, or 4 times all, at least 2^20."""
+    return max(2**20, 16 * largest if 16 * largest < 4 * total else 4 * total, largest)
+
+
+def _unit_variance(distribution: str, shape: Sequence[int], seed: tf.Tensor) -> tf.Tensor:
+    if distribution == "uniform":
+        half_width = math.sqrt(3.0)
+        return tf.random.stateless_uniform(shape, seed, -half_width, half_width, alg="philox")
+    return tf.random.stateless_normal(shape, seed, alg="philox")
+
+
+class Target(NamedTuple):
+    """A variable that gets noise, under the canonical path that keys its numbers."""
+
+    name: str
+    variable: Any  # keras.Variable or tf.Variable
+
+
+def rms(variable: Any) -> tf.Tensor:
+    """Root mean square of a variable, float32 scalar."""
+    value = tf.cast(tf.convert_to_tensor(variable), tf.float32)
+    return tf.sqrt(tf.reduce_mean(tf.square(value)))
+
+
+class Adder:
+    """Adds the noise of a step to its targets by one strategy.
+
+    Args:
+      strategy: one of `STRATEGIES`.
+      source: where the numbers come from.
+      stddevs: the standard deviations that an index chooses from.
+      targets: what gets noise.
+
+    Attributes:
+      variables: persistent state that the strategy needs beside the model, empty but for
+        `buffered`. It is written and read within one step, so no checkpoint needs it.
+    """
+
+    def __init__(
+        self,
+        strategy: str,
+        source: Source,
+        stddevs: Sequence[float],
+        targets: Sequence[Target],
+    ):
+        self._source = source
+        self._stddevs = [float(s) for s in stddevs]
+        self._targets = list(targets)
+        self._add = {"scalar": self._scalar, "routes": self._routes, "buffered": self._buffered}[
+            strategy
+        ]
+        self.variables: list[tf.Variable] = []
+        if strategy == "buffered":
+            self.variables = [
+                tf.Variable(tf.zeros(t.variable.shape, _noise_dtype(t)), trainable=False,
+                            name=f"noise_buffer_{i}")
+                for i, t in enumerate(self._targets)
+            ]  # fmt: skip
+
+    def add(self, step: tf.Tensor, index: tf.Tensor, scales: Sequence[tf.Tensor] | None = None):
+        """Adds the noise of one step, inside a compiled function.
+
+        Args:
+          step: int64 scalar.
+          index: int32 scalar, which stddev.
+          scales: a float32 scalar for each target that multiplies its stddev (the RMS of the
+            variable, for relative noise), or None for 1.
+        """
+        if self._targets:
+            self._add(step, index, scales or [None] * len(self._targets))
+
+    def stddev(self, index: tf.Tensor) -> tf.Tensor:
+        """The chosen stddev, a float32 scalar."""
+        return tf.gather(tf.constant(self._stddevs, tf.float32), index)
+
+    def _noise(self, target: Target, step, stddev, scale) -> tf.Tensor:
+        numbers = self._source.draw(target.name, step, target.variable.shape)
+        stddev = stddev if scale is None else stddev * scale
+        return tf.cast(numbers * stddev, _noise_dtype(target))
+
+    def _scalar(self, step, index, scales):
+        stddev = self.stddev(index)
+        for target, scale in zip(self._targets, scales, strict=True):
+            _add_to(target.variable, self._noise(target, step, stddev, scale))
+
+    def _routes(self, step, index, scales):
+        def route(number: int, stddev: float):
+            def run():
+                with tf.name_scope(f"route_{number}_{tags.number(stddev)}"):
+                    chosen = tf.constant(stddev, tf.float32)
+                    for target, scale in zip(self._targets, scales, strict=True):
+                        _add_to(target.variable, self._noise(target, step, chosen, scale))
+                return tf.constant(number, tf.int32)
+
+            return run
+
+        tf.switch_case(index, [route(i, s) for i, s in enumerate(self._stddevs)], name="route")
+
+    def _buffered(self, step, index, scales):
+        stddev = self.stddev(index)
+        for target, scale, buffer in zip(self._targets, scales, self.variables, strict=True):
+            buffer.assign(self._noise(target, step, stddev, scale))
+            _add_to(target.variable, buffer.read_value())
+
+
+def _noise_dtype(target: Target) -> tf.DType:
+    """Noise is drawn and added in float32, or in float64 for a float64 variable."""
+    return tf.float64 if tf.as_dtype(target.variable.dtype) == tf.float64 else tf.float32
+
+
+def _add_to(variable: Any, noise: tf.Tensor) -> None:
+    """Adds noise to a variable and applies its constraint again, which noise could break."""
+    if noise.dtype == tf.as_dtype(variable.dtype):
+        variable.assign_add(noise)
+    else:
+        value = tf.cast(tf.convert_to_tensor(variable), noise.dtype)
+        variable.assign(tf.cast(value + noise, variable.dtype))
+    constraint = getattr(variable, "constraint", None)
+    if constraint is not None:
+        variable.assign(constraint(tf.convert_to_tensor(variable)))

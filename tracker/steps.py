@@ -1,0 +1,359 @@
+"""The compiled step functions: a plain one, and one that also measures.
+
+A *plain* step updates and adds noise. An *instrumented* step does the same and measures what it
+did (`wur.measure`). They are two bodies, not one with a branch: on plain steps no norm, no snapshot
+and no summary work exists in the graph. Both take their batch from the same iterator inside the
+function, so that shapes, and with them the last bits of the weights, do not depend on how many
+steps one call runs.
+
+    >>> functions = Steps(model, rule, adder, selector, dataset.element_spec)
+    >>> result = functions.plain(iterator, step=0, count=100)       # steps 1 to 100
+    >>> result = functions.tracked(iterator, step=100, intervals=2, plain=49)  # 101, ..., 151, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tracker import noise, wur
+from tracker.selectors import Selector
+from tracker.updates import Gradient
+
+MOST_SKIPPED = 1000  # batches in a row without an update, after which a step gives up
+
+
+class Body(NamedTuple):
+    """What a step is made of.
+
+    Attributes:
+      model: the Keras model, compiled with its loss and metrics.
+      rule: the update rule.
+      adder: adds the noise to its targets.
+      targets: the variables that get noise, as given to the adder.
+      selector: picks the stddev.
+      measured: the variables that an instrumented step measures.
+      relative: whether stddevs are relative to each target's RMS before the step.
+      stop: whether to end a call at the first loss that is not finite.
+    """
+
+    model: Any
+    rule: Gradient
+    adder: noise.Adder
+    targets: Sequence[noise.Target]
+    selector: Selector
+    measured: Sequence[Any]
+    relative: bool = False
+    stop: bool = True
+
+
+class Plain(NamedTuple):
+    """What the steps of a call returned, one element a step.
+
+    Attributes:
+      loss: float32, on the weights before the step; the mean over the step's batches.
+      choice: int32, index of the chosen stddev.
+      skipped: int64, batches without an update before the step's own.
+    """
+
+    loss: Any
+    choice: Any
+    skipped: Any
+
+
+class Instrumented(NamedTuple):
+    """What instrumented steps returned beside `Plain`, one row a step.
+
+    Attributes:
+      measured: float64 [steps, variables, fields of wur.Measured].
+      metrics: float32 [steps, metrics], on the batch, in the order of `Steps.metric_names`.
+      learning_rate: float32, what the step used.
+      input_wait: float64, seconds that the step waited for its batch.
+    """
+
+    measured: Any
+    metrics: Any
+    learning_rate: Any
+    input_wait: Any
+
+
+class Result(NamedTuple):
+    """What one call did; NumPy arrays.
+
+    Attributes:
+      steps: how many steps were done; fewer than asked if a loss was not finite or no batch updated.
+      plain: of all steps, in order.
+      instrumented: of the instrumented steps, None for `Steps.plain`.
+      stuck: whether the last step gave up: `MOST_SKIPPED` batches without an update.
+    """
+
+    steps: int
+    plain: Plain
+    instrumented: Instrumented | None
+    stuck: bool
+
+
+class Steps:
+    """Compiles the two functions for a body and a kind of batch.
+
+    Each is traced once, when first called, whatever the numbers of steps.
+
+    Args:
+      body: what a step is made of.
+      element_spec: of the data set whose iterators will be given.
+    """
+
+    def __init__(self, body: Body, element_spec: Any):
+        self._body = body
+        self._iterator_spec = tf.data.IteratorSpec(element_spec)
+        self.metric_names = _metric_names(body.model, element_spec)
+        scalar = tf.TensorSpec([], tf.int64)
+        indices = tf.TensorSpec([None], tf.int32)
+        self.plain_function = tf.function(
+            self._plain,
+            input_signature=[self._iterator_spec, scalar, scalar, indices],
+            autograph=False,
+        )
+        self.tracked_function = tf.function(
+            self._tracked,
+            input_signature=[self._iterator_spec, scalar, scalar, scalar, indices],
+            autograph=False,
+        )
+
+    def plain(self, iterator: Any, step: int, count: int) -> Result:
+        """Runs `count` plain steps after step `step`."""
+        planned = self._planned(step, count)
+        done, stuck, plain = self.plain_function(iterator, step, count, planned)
+        return _result(done, stuck, plain)
+
+    def tracked(self, iterator: Any, step: int, intervals: int, plain: int) -> Result:
+        """Runs, `intervals` times, one instrumented step and then `plain` plain ones."""
+        planned = self._planned(step, intervals * (plain + 1))
+        done, stuck, every, rows = self.tracked_function(iterator, step, intervals, plain, planned)
+        return _result(done, stuck, every, rows, plain + 1)
+
+    def _planned(self, step: int, count: int) -> np.ndarray:
+        plan = self._body.selector.planned
+        if plan is None:
+            return np.zeros([0], np.int32)
+        return np.array([plan(step + i + 1) for i in range(count)], np.int32)
+
+    def _plain(self, iterator, step, count, planned):
+        state = self._plain_steps(iterator, step, planned, _start(count), count)
+        done, _, stuck, arrays = state
+        return done, stuck, _stack(arrays)
+
+    def _plain_steps(self, iterator, step, planned, state, end):
+        """Plain steps until `end` are done in this call, or one says to stop."""
+
+        def one(done, ok, stuck, arrays):
+            result = _one_step(self._body, iterator, step, done, planned, None)
+            return _after(self._body, done, stuck, arrays, result)
+
+        return tf.while_loop(
+            lambda done, ok, stuck, arrays: tf.logical_and(done < end, ok),
+            one,
+            state,
+            parallel_iterations=1,
+        )
+
+    def _tracked(self, iterator, step, intervals, plain, planned):
+        def interval(number, state, rows):
+            done, _, stuck, every = state
+            one = _one_step(self._body, iterator, step, done, planned, self.metric_names)
+            state = _after(self._body, done, stuck, every, one)
+            rows = _write(rows, number, one.instrumented)
+            end = (number + 1) * (plain + 1)
+            return number + 1, self._plain_steps(iterator, step, planned, state, end), rows
+
+        shapes = [len(self._body.measured), len(wur.Measured._fields)], [len(self.metric_names)]
+        number = tf.constant(0, tf.int64)
+        state = _start(intervals * (plain + 1))
+        _, state, rows = tf.while_loop(
+            lambda number, state, rows: tf.logical_and(number < intervals, state[1]),
+            interval,
+            (number, state, _rows(intervals, *shapes)),
+            parallel_iterations=1,
+        )
+        done, _, stuck, every = state
+        return done, stuck, _stack(every), _stack(rows)
+
+
+class _One(NamedTuple):
+    """One step, inside the graph."""
+
+    plain: Plain
+    instrumented: Instrumented | None
+    applied: tf.Tensor | None  # None: always
+
+
+def _one_step(body: Body, iterator, step, done, planned, metric_names) -> _One:
+    """One step after `step + done`; instrumented if there are metric names to report."""
+    instrumented = metric_names is not None
+    number = step + done + 1
+    scales = None
+    if body.relative:
+        with tf.name_scope("noise/scale"):
+            scales = [noise.rms(t.variable) for t in body.targets]
+    if instrumented:
+        with tf.name_scope("diagnostics/before"):
+            before = [tf.identity(v.value) for v in body.measured]
+            rate = body.rule.learning_rate()
+    update, batch, skipped, applied, wait = _update(body, iterator, instrumented)
+    if instrumented:
+        with tf.name_scope("diagnostics/between"):
+            middle = [tf.identity(v.value) for v in body.measured]
+    index = _choose(body, number, done, planned, update.loss)
+    with tf.name_scope("noise"):
+        _if(applied, lambda: body.adder.add(number, index, scales))
+    plain = Plain(update.loss, index, skipped)
+    if not instrumented:
+        return _One(plain, None, applied)
+    with tf.name_scope("diagnostics"):
+        rows = _measure(body, before, middle, update, index)
+        metrics = _batch_metrics(body.model, batch, update.outputs, metric_names)
+    return _One(plain, Instrumented(rows, metrics, rate, wait), applied)
+
+
+def _update(body: Body, iterator, timed: bool):
+    """The update of one step: of one batch, or of as many as it takes to move the weights."""
+    if not body.rule.may_skip:
+        x, y, wait = _next(iterator, timed)
+        return body.rule.update(x, y), (x, y), tf.constant(0, tf.int64), None, wait
+    start = body.rule.updates_done()
+
+    def one(batches, applied, total):
+        x, y, _ = _next(iterator, False)
+        update = body.rule.update(x, y)
+        return batches + 1, body.rule.updates_done() > start, total + update.loss
+
+    first_x, first_y, wait = _next(iterator, timed)
+    first = body.rule.update(first_x, first_y)
+    batches, applied, total = tf.while_loop(
+        lambda batches, applied, total: ~applied & (batches < MOST_SKIPPED),
+        one,
+        (tf.constant(1, tf.int64), body.rule.updates_done() > start, first.loss),
+        parallel_iterations=1,
+    )
+    mean = total / tf.cast(batches, tf.float32)
+    return first._replace(loss=mean), (first_x, first_y), batches - 1, applied, wait
+
+
+def _next(iterator, timed: bool):
+    with tf.name_scope("data"):
+        if not timed:
+            return *next(iterator), tf.constant(0, tf.float64)
+        start = tf.timestamp()
+        with tf.control_dependencies([start]):
+            x, y = next(iterator)
+        with tf.control_dependencies(tf.nest.flatten((x, y))):
+            return x, y, tf.timestamp() - start
+
+
+def _choose(body: Body, number, done, planned, loss):
+    with tf.name_scope("noise/selector"):
+        if body.selector.choose is None:
+            return tf.gather(planned, done)
+        return body.selector.choose(number, loss)
+
+
+def _if(applied, action: Callable[[], Any]) -> None:
+    """Runs the action; where batches can be skipped, only if the last one was not."""
+    if applied is None:
+        action()
+        return
+
+    def run():
+        action()
+        return tf.constant(0)
+
+    tf.cond(applied, run, lambda: tf.constant(0))
+
+
+def _measure(body: Body, before, middle, update, index):
+    targets = {id(t.variable) for t in body.targets}
+    gradients = {
+        id(v): g for v, g in zip(body.rule.trainable, update.gradients, strict=True)
+    }  # frozen variables have none
+    after = [
+        tf.identity(v.value) if id(v) in targets else m
+        for v, m in zip(body.measured, middle, strict=True)
+    ]
+    found = [gradients.get(id(v)) for v in body.measured]
+    return wur.measure(before, middle, after, found, body.adder.stddev(index) > 0)
+
+
+def _metric_names(model, element_spec) -> list[str]:
+    """Builds the model's metrics, and names what they report for a batch."""
+    from keras import tree
+
+    x, y = tree.map_structure(
+        lambda spec: tf.zeros([1 if d is None else d for d in spec.shape], spec.dtype),
+        tuple(element_spec),
+    )
+    outputs = model(x, training=False)
+    names = [n for n in model.compute_metrics(x, y, outputs) if n != "loss"]
+    model.reset_metrics()
+    return names
+
+
+def _batch_metrics(model, batch, outputs, names):
+    if not names:
+        return tf.zeros([0], tf.float32)
+    with tf.name_scope("metrics"):
+        model.reset_metrics()
+        found = model.compute_metrics(batch[0], batch[1], outputs)
+        values = [tf.cast(found[n], tf.float32) for n in names]
+        with tf.control_dependencies(values):
+            model.reset_metrics()
+        return tf.stack(values)
+
+
+def _array(dtype, size, shape=()):
+    return tf.TensorArray(dtype, tf.cast(size, tf.int32), element_shape=list(shape))
+
+
+def _start(size):
+    """State of a call before its first step: done, ok, stuck, and a vector for each of `Plain`."""
+    arrays = Plain(_array(tf.float32, size), _array(tf.int32, size), _array(tf.int64, size))
+    return tf.constant(0, tf.int64), tf.constant(True), tf.constant(False), arrays
+
+
+def _rows(size, measured_shape, metrics_shape) -> Instrumented:
+    return Instrumented(
+        _array(tf.float64, size, measured_shape),
+        _array(tf.float32, size, metrics_shape),
+        _array(tf.float32, size),
+        _array(tf.float64, size),
+    )
+
+
+def _write(arrays, at, values):
+    at = tf.cast(at, tf.int32)
+    return type(arrays)(*(a.write(at, v) for a, v in zip(arrays, values, strict=True)))
+
+
+def _stack(arrays):
+    return type(arrays)(*(a.stack() for a in arrays))
+
+
+def _after(body: Body, done, stuck, arrays: Plain, one: _One):
+    """Loop state after a step: a step that gave up does not count, and ends the call."""
+    arrays = _write(arrays, done, one.plain)
+    ok = tf.math.is_finite(one.plain.loss) if body.stop else tf.constant(True)
+    if one.applied is None:
+        return done + 1, ok, stuck, arrays
+    done = done + tf.cast(one.applied, tf.int64)
+    return done, tf.logical_and(ok, one.applied), tf.logical_not(one.applied), arrays
+
+
+def _result(done, stuck, plain: Plain, rows: Instrumented | None = None, every=1) -> Result:
+    steps = int(done)
+    plain = Plain(*(a.numpy()[:steps] for a in plain))
+    if rows is not None:
+        intervals = -(-steps // every)
+        rows = Instrumented(*(a.numpy()[:intervals] for a in rows))
+    return Result(steps, plain, rows, bool(stuck))

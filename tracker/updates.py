@@ -1,0 +1,113 @@
+"""Update rules: what computes the update of a step, before noise is added.
+
+The gradient rule is any Keras optimizer by its class name, applied as Keras itself does.
+
+    >>> rule = Gradient(model, optimizer('adam', 1e-3))
+    >>> update = rule.update(x, y)      # inside a compiled step; the weights have moved
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+_NEEDS_ARGUMENTS = ("LossScaleOptimizer", "MultiOptimizer", "OptimizerMap")
+
+
+class Update(NamedTuple):
+    """What one batch gave.
+
+    Attributes:
+      loss: float32 scalar, on the weights before the update.
+      outputs: what the model returned for the batch.
+      gradients: one for each trainable variable: a tensor, an IndexedSlices, or None.
+    """
+
+    loss: tf.Tensor
+    outputs: Any
+    gradients: list[Any]
+
+
+def optimizer_names() -> list[str]:
+    """Names of Keras' optimizers that can be made from a learning rate and options."""
+    found = []
+    for name, value in vars(keras.optimizers).items():
+        if not inspect.isclass(value) or not issubclass(value, keras.optimizers.Optimizer):
+            continue
+        if value is not keras.optimizers.Optimizer and name not in _NEEDS_ARGUMENTS:
+            found.append(name)
+    return sorted(found)
+
+
+def optimizer(
+    name: str, learning_rate: float, args: dict[str, Any] | None = None
+) -> keras.optimizers.Optimizer:
+    """Makes a Keras optimizer.
+
+    Args:
+      name: class name in `keras.optimizers`, in any case.
+      learning_rate: dimensionless.
+      args: further arguments of its constructor, such as {'beta_2': 0.99}.
+
+    Raises:
+      ValueError: unknown name, or arguments that the class refuses.
+    """
+    names = {n.lower(): n for n in optimizer_names()}
+    if name.lower() not in names:
+        raise ValueError(f"--optimizer={name} is unknown; should be one of {', '.join(names)}")
+    try:
+        return getattr(keras.optimizers, names[name.lower()])(
+            learning_rate=learning_rate, **(args or {})
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"--optimizer_args={args}: {names[name.lower()]} refuses them: {error}"
+        ) from error
+
+
+class Gradient:
+    """The gradient rule: loss, gradients by a tape, and a Keras optimizer's update.
+
+    Args:
+      model: a built Keras model, compiled with its loss.
+      optimizer: built on `model.trainable_variables` when given here, if it was not yet.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer):
+        self._model = model
+        self._optimizer = optimizer
+        self.trainable = list(model.trainable_variables)
+        if not optimizer.built:
+            optimizer.build(self.trainable)
+        self.variables = [v.value for v in optimizer.variables]
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a batch can leave the weights as they are: accumulation, loss scaling."""
+        scaled = isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
+        return scaled or bool(self._optimizer.gradient_accumulation_steps)
+
+    def updates_done(self) -> tf.Tensor:
+        """Number of updates applied so far, int64 scalar: what a skipped batch does not move."""
+        return tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.int64)
+
+    def learning_rate(self) -> tf.Tensor:
+        """The rate that the next update uses, float32 scalar."""
+        return tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)
+
+    def update(self, x: Any, y: Any) -> Update:
+        """Applies the update of one batch, inside a compiled function."""
+        with tf.GradientTape() as tape:
+            with tf.name_scope("forward"):
+                outputs = self._model(x, training=True)
+                loss = self._model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+            target = loss
+            if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
+                target = self._optimizer.scale_loss(loss)
+        gradients = tape.gradient(target, [v.value for v in self.trainable])
+        with tf.name_scope("update"):
+            self._optimizer.apply(gradients, self.trainable)
+        return Update(tf.cast(loss, tf.float32), outputs, gradients)

@@ -1,0 +1,229 @@
+"""The weight-update ratio (WUR): how far one update moves each variable, relative to its size.
+
+For one variable in one step, WUR = ‖after − before‖₂ / ‖before‖₂. About 1e-3 is healthy (CS231n,
+"Neural Networks Part 3", ratio of weights to updates); outside 1e-4 to 1e-2 the learning rate is
+usually too small or too large. `measure` runs inside a compiled step and returns a few numbers for
+each variable; `ratios` divides them on the host, in float64, so that nothing is divided twice and
+what has no ratio says so.
+
+    >>> import numpy as np
+    >>> before, after = np.float32([3, 4]), np.float32([3, 4.005])
+    >>> m = Measured.from_rows(measure([before], [after], [after], [None]).numpy())
+    >>> round(float(ratios(m).total[0]), 6)
+    0.001
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tracker import tags
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class Measured(NamedTuple):
+    """What one instrumented step measures: a float64 [variables] array for each field.
+
+    Norms are in units of the weights, counts in elements. "Touched" is about the rows that a sparse
+    gradient names (embeddings); for variables with a dense gradient these fields are NaN.
+    """
+
+    before: Any  # ‖before‖₂
+    after: Any  # ‖after‖₂
+    update: Any  # ‖after − before‖₂
+    gradient: Any  # ‖mid − before‖₂, mid being the weights between update rule and noise
+    noise: Any  # ‖after − mid‖₂
+    size: Any  # number of elements
+    with_gradient: Any  # elements whose gradient is not zero
+    swallowed: Any  # of these, the ones that the update rule left bit-identical
+    noised: Any  # elements that were to get noise
+    noise_swallowed: Any  # of these, the ones that the noise left bit-identical
+    nonfinite: Any  # elements of `after` that are NaN or infinite
+    touched_before: Any  # ‖before‖₂ over the touched rows
+    touched_update: Any  # ‖after − before‖₂ over the touched rows
+    touched_rows: Any  # number of touched rows
+
+    @classmethod
+    def from_rows(cls, rows: np.ndarray) -> Measured:
+        """From a float64 [variables, fields] array, as `measure` returns it."""
+        return cls(*np.asarray(rows, np.float64).T)
+
+
+class Ratios(NamedTuple):
+    """Ratios of one step, each a float64 [variables] array; NaN where there is none."""
+
+    total: np.ndarray
+    gradient: np.ndarray
+    noise: np.ndarray
+    norm_change: np.ndarray
+    touched: np.ndarray
+    undefined: np.ndarray  # bool: before was zero and the update changed it
+
+
+@dataclasses.dataclass(frozen=True)
+class Overall:
+    """The compact view: all variables of one step in a few numbers."""
+
+    ratio: float  # of all variables as one vector; NaN if undefined
+    log10: np.ndarray  # log10 of the non-zero, finite ratios
+    out_of_band: int
+    undefined: int
+    unchanged_fraction: float  # NaN if no element has a gradient
+    unchanged_by_noise: float  # NaN if no noise was added
+    worst: tuple[int, ...]  # indices, furthest from 1e-3 first
+
+
+def norm(x: tf.Tensor) -> tf.Tensor:
+    """‖x‖₂ as a float64 scalar, without overflow or underflow of the squares.
+
+    The sum of squares is taken of x / max|x| in float32 (or wider), so that weights of 1e-25 and of
+    3e20 have a norm; it is 0 only if every element is, and NaN if any element is not finite.
+    """
+    import tensorflow as tf
+
+    if x.dtype not in (tf.float32, tf.float64):
+        x = tf.cast(x, tf.float32)
+    largest = tf.reduce_max(tf.abs(x))
+    divisor = tf.where(largest > 0, largest, tf.ones_like(largest))
+    squares = tf.reduce_sum(tf.square(x / divisor))
+    return tf.cast(largest, tf.float64) * tf.sqrt(tf.cast(squares, tf.float64))
+
+
+def measure(before, middle, after, gradients, noised=None) -> tf.Tensor:
+    """Measures one step, inside the graph.
+
+    Args:
+      before, middle, after: each variable before the step, between update rule and noise, and after
+        the step; lists of tensors of equal shapes. `middle[i] is after[i]` says that no noise was
+        added to i.
+      gradients: for each variable its gradient (a tensor, an IndexedSlices, or None).
+      noised: scalar bool tensor, whether the noise of the step was other than zero (default: yes).
+
+    Returns:
+      float64 [variables, fields of `Measured`], one tensor so that it costs one transfer.
+    """
+    import tensorflow as tf
+
+    noised = tf.constant(True) if noised is None else noised
+    rows = [
+        _measure_one(tf.convert_to_tensor(b), tf.convert_to_tensor(m), tf.convert_to_tensor(a),
+                     g, m is a, noised)
+        for b, m, a, g in zip(before, middle, after, gradients, strict=True)
+    ]  # fmt: skip
+    return tf.stack(rows) if rows else tf.zeros([0, len(Measured._fields)], tf.float64)
+
+
+def _measure_one(before, middle, after, gradient, untouched_by_noise, noised) -> tf.Tensor:
+    import tensorflow as tf
+
+    wide = before.dtype if before.dtype == tf.float64 else tf.float32
+    old, mid, new = (tf.cast(t, wide) for t in (before, middle, after))
+    zero = tf.constant(0, tf.float64)
+    size = tf.cast(tf.size(old), tf.float64)
+    update = norm(new - old)
+    with_gradient, swallowed = _swallowed(before, middle, gradient)
+    if untouched_by_noise:
+        gradient_part, noise_part, noise_size, noise_swallowed = update, zero, zero, zero
+    else:
+        gradient_part, noise_part = norm(mid - old), norm(new - mid)
+        noise_size = tf.where(noised, size, zero)
+        noise_swallowed = tf.where(noised, _count(tf.equal(after, middle)), zero)
+    touched = _touched(old, new, gradient)
+    nonfinite = size - _count(tf.math.is_finite(new))
+    fields = Measured(
+        norm(old), norm(new), update, gradient_part, noise_part, size, with_gradient, swallowed,
+        noise_size, noise_swallowed, nonfinite, *touched,
+    )  # fmt: skip
+    return tf.stack(list(fields))
+
+
+def _count(condition):
+    import tensorflow as tf
+
+    return tf.cast(tf.math.count_nonzero(condition), tf.float64)
+
+
+def _swallowed(before, middle, gradient):
+    import tensorflow as tf
+
+    zero = tf.constant(0, tf.float64)
+    if gradient is None:
+        return zero, zero
+    if isinstance(gradient, tf.IndexedSlices):
+        rows, where = tf.unique(tf.reshape(gradient.indices, [-1]))
+        gradient = tf.math.unsorted_segment_sum(gradient.values, where, tf.size(rows))
+        before, middle = tf.gather(before, rows), tf.gather(middle, rows)
+    moved = tf.not_equal(gradient, tf.zeros([], gradient.dtype))
+    return _count(moved), _count(tf.logical_and(moved, tf.equal(before, middle)))
+
+
+def _touched(old, new, gradient):
+    import tensorflow as tf
+
+    if not isinstance(gradient, tf.IndexedSlices):
+        nan = tf.constant(np.nan, tf.float64)
+        return nan, nan, nan
+    rows, _ = tf.unique(tf.reshape(gradient.indices, [-1]))
+    kept = tf.gather(old, rows)
+    return norm(kept), norm(tf.gather(new, rows) - kept), tf.cast(tf.size(rows), tf.float64)
+
+
+def _divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole; 0 / 0 is 0 (nothing there, nothing moved), x / 0 and what is not finite NaN."""
+    defined = np.isfinite(part) & np.isfinite(whole) & (whole > 0)
+    result = np.where((part == 0) & (whole == 0), 0.0, np.nan)
+    return np.divide(part, whole, out=result, where=defined)
+
+
+def ratios(measured: Measured) -> Ratios:
+    """Divides: the ratios of every variable, NaN where there is none.
+
+    A variable that was all zeros has ratio 0 if it still is, and none if the update changed it.
+    A NaN or infinity among the weights leaves no ratio either, and is counted by `nonfinite`.
+    """
+    before = measured.before
+    total = _divide(measured.update, before)
+    return Ratios(
+        total,
+        _divide(measured.gradient, before),
+        _divide(measured.noise, before),
+        _divide(np.abs(measured.after - before), before),
+        _divide(measured.touched_update, measured.touched_before),
+        (before == 0) & (measured.update > 0),
+    )
+
+
+def overall(measured: Measured, worst: int = 5) -> Overall:
+    """All variables in a few numbers.
+
+    Args:
+      measured: one step.
+      worst: how many of the variables furthest from 1e-3 (in log10) to name; a ratio of 0 is the
+        furthest of all.
+    """
+    ratio = ratios(measured)
+    finite = ratio.total[np.isfinite(ratio.total)]
+    outside = (finite < tags.HEALTHY_LOW) | (finite > tags.HEALTHY_HIGH)
+    with np.errstate(divide="ignore"):
+        distance = np.abs(np.log10(ratio.total) + 3)
+    order = np.argsort(-np.nan_to_num(distance, nan=-1.0, posinf=np.inf), kind="stable")
+    known = [int(i) for i in order if np.isfinite(ratio.total[i])]
+    whole = _divide(np.sqrt(np.sum(measured.update**2)), np.sqrt(np.sum(measured.before**2)))
+    return Overall(
+        ratio=float(whole),
+        log10=np.log10(finite[finite > 0]),
+        out_of_band=int(outside.sum()),
+        undefined=int(ratio.undefined.sum()),
+        unchanged_fraction=_share(measured.swallowed, measured.with_gradient),
+        unchanged_by_noise=_share(measured.noise_swallowed, measured.noised),
+        worst=tuple(known[:worst]),
+    )
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> float:
+    return float(part.sum() / whole.sum()) if whole.sum() else float("nan")

@@ -83,9 +83,7 @@ class Data:
         return whole.batch(batch_size).prefetch(2)
 
 
-def load(
-    name: str, seed: int = 0, validation_fraction: float = 0.2, label: str = ""
-) -> Data:
+def load(name: str, seed: int = 0, validation_fraction: float = 0.2, label: str = "") -> Data:
     """Loads a data set.
 
     Args:
@@ -134,9 +132,7 @@ def _checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
             f"{where}: x has {len(x)} examples and y {len(y)}; should be equally many, at least 2"
         )
     if x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{where}: x holds {x.dtype} and y {y.dtype}; both should hold numbers"
-        )
+        raise ValueError(f"{where}: x holds {x.dtype} and y {y.dtype}; both should hold numbers")
     x = x.astype(np.float32)
     for which, values in (("x", x), ("y", y)):
         bad = int(np.count_nonzero(~np.isfinite(values)))
@@ -188,7 +184,9 @@ def _csv(path: str, label: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         values = np.array([[float(cell) for cell in row] for row in rows[1:] if row])
     except ValueError as error:
-        raise ValueError(f"--dataset={path}: should hold numbers below its header: {error}") from None
+        raise ValueError(
+            f"--dataset={path}: should hold numbers below its header: {error}"
+        ) from None
     if values.ndim != 2 or values.shape[1] != len(header):
         raise ValueError(f"--dataset={path}: every line should have {len(header)} values")
     return np.delete(values, at, axis=1), values[:, at]
@@ -216,9 +214,7 @@ def _tfds(name: str) -> tuple[np.ndarray, np.ndarray]:
             f"--dataset=tfds:{name}: needs the extra 'data': pip install 'tf-tracker[data]'"
         ) from None
     try:
-        x, y = tfds.as_numpy(
-            tfds.load(name, split="train", batch_size=-1, as_supervised=True)
-        )
+        x, y = tfds.as_numpy(tfds.load(name, split="train", batch_size=-1, as_supervised=True))
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"--dataset=tfds:{name}: could not be loaded: {first}") from None

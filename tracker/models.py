@@ -1,6 +1,6 @@
 """Models: the built-in ones, and those that users name.
 
-    >>> model = make('mlp', input_shape=(8, 8), classes=10, seed=0)
+>>> model = make('mlp', input_shape=(8, 8), classes=10, seed=0)
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def _users(name: str, input_shape: tuple[int, ...], classes: int) -> keras.Model
     try:
         model = function(input_shape, classes)
     except Exception as error:
-        raise ValueError(f"--model={name}: called with {input_shape}, {classes}: {error}") from error
+        raise ValueError(
+            f"--model={name}: called with {input_shape}, {classes}: {error}"
+        ) from error
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"--model={name}: returned {type(model).__name__}; should return a keras.Model"
@@ -134,9 +136,7 @@ def prepare(model: keras.Model, x: Any, classes: int, loss: str) -> str:
             else keras.losses.MeanSquaredError()
         )
     try:
-        model.compile(
-            loss=chosen, metrics=["accuracy"] if classes else ["mae"], jit_compile=False
-        )
+        model.compile(loss=chosen, metrics=["accuracy"] if classes else ["mae"], jit_compile=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"--loss={loss}: Keras refuses it: {error}") from None
     return loss

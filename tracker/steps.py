@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tracker import noise, wur
 from tracker.selectors import Selector
-from tracker.updates import Gradient
+from tracker.updates import Gradient, Update
 
 MOST_SKIPPED = 1000  # batches in a row without an update, after which a step gives up
 
@@ -71,20 +71,22 @@ class Instrumented(NamedTuple):
       measured: float64 [steps, variables, fields of wur.Measured].
       metrics: float32 [steps, metrics], on the batch, in the order of `Steps.metric_names`.
       learning_rate: float32, what the step used.
-      input_wait: float64, seconds that the step waited for its batch.
+      input_wait: float64, seconds that the step waited for its (first) batch.
+      seconds: float64, wall time of the whole step, its measuring included.
     """
 
     measured: Any
     metrics: Any
     learning_rate: Any
     input_wait: Any
+    seconds: Any
 
 
 class Result(NamedTuple):
     """What one call did; NumPy arrays.
 
     Attributes:
-      steps: how many steps were done; fewer than asked if a loss was not finite or no batch updated.
+      steps: how many were done; fewer than asked if a loss was not finite or no batch updated.
       plain: of all steps, in order.
       instrumented: of the instrumented steps, None for `Steps.plain`.
       stuck: whether the last step gave up: `MOST_SKIPPED` batches without an update.
@@ -202,55 +204,68 @@ def _one_step(body: Body, iterator, step, done, planned, metric_names) -> _One:
         with tf.name_scope("diagnostics/before"):
             before = [tf.identity(v.value) for v in body.measured]
             rate = body.rule.learning_rate()
-    update, batch, skipped, applied, wait = _update(body, iterator, instrumented)
+    took = _update(body, iterator, instrumented)
     if instrumented:
         with tf.name_scope("diagnostics/between"):
             middle = [tf.identity(v.value) for v in body.measured]
-    index = _choose(body, number, done, planned, update.loss)
+    index = _choose(body, number, done, planned, took.update.loss)
     with tf.name_scope("noise"):
-        _if(applied, lambda: body.adder.add(number, index, scales))
-    plain = Plain(update.loss, index, skipped)
+        _if(took.applied, lambda: body.adder.add(number, index, scales))
+    plain = Plain(took.update.loss, index, took.skipped)
     if not instrumented:
-        return _One(plain, None, applied)
+        return _One(plain, None, took.applied)
     with tf.name_scope("diagnostics"):
-        rows = _measure(body, before, middle, update, index)
-        metrics = _batch_metrics(body.model, batch, update.outputs, metric_names)
-    return _One(plain, Instrumented(rows, metrics, rate, wait), applied)
+        rows = _measure(body, before, middle, took.update, index)
+        metrics = _batch_metrics(body.model, took.batch, took.update.outputs, metric_names)
+        with tf.control_dependencies([rows, metrics]):
+            seconds = tf.timestamp() - took.started
+    return _One(plain, Instrumented(rows, metrics, rate, took.waited, seconds), took.applied)
 
 
-def _update(body: Body, iterator, timed: bool):
+class _Taken(NamedTuple):
+    """What it took to move the weights once."""
+
+    update: Update
+    batch: Any  # the first one
+    skipped: tf.Tensor
+    applied: tf.Tensor | None
+    started: tf.Tensor | None
+    waited: tf.Tensor | None
+
+
+def _update(body: Body, iterator, timed: bool) -> _Taken:
     """The update of one step: of one batch, or of as many as it takes to move the weights."""
-    if not body.rule.may_skip:
-        x, y, wait = _next(iterator, timed)
-        return body.rule.update(x, y), (x, y), tf.constant(0, tf.int64), None, wait
-    start = body.rule.updates_done()
+    start = body.rule.updates_done() if body.rule.may_skip else None
+    batch, started, waited = _next(iterator, timed)
+    first = body.rule.update(*batch)
+    if start is None:
+        return _Taken(first, batch, tf.constant(0, tf.int64), None, started, waited)
 
     def one(batches, applied, total):
-        x, y, _ = _next(iterator, False)
-        update = body.rule.update(x, y)
+        update = body.rule.update(*_next(iterator, False)[0])
         return batches + 1, body.rule.updates_done() > start, total + update.loss
 
-    first_x, first_y, wait = _next(iterator, timed)
-    first = body.rule.update(first_x, first_y)
     batches, applied, total = tf.while_loop(
         lambda batches, applied, total: ~applied & (batches < MOST_SKIPPED),
         one,
         (tf.constant(1, tf.int64), body.rule.updates_done() > start, first.loss),
         parallel_iterations=1,
     )
-    mean = total / tf.cast(batches, tf.float32)
-    return first._replace(loss=mean), (first_x, first_y), batches - 1, applied, wait
+    mean = first._replace(loss=total / tf.cast(batches, tf.float32))
+    skipped = batches - tf.cast(applied, tf.int64)
+    return _Taken(mean, batch, skipped, applied, started, waited)
 
 
 def _next(iterator, timed: bool):
+    """The next batch, and for a timed one when it was asked for and how long that took."""
     with tf.name_scope("data"):
         if not timed:
-            return *next(iterator), tf.constant(0, tf.float64)
+            return next(iterator), None, None
         start = tf.timestamp()
         with tf.control_dependencies([start]):
-            x, y = next(iterator)
-        with tf.control_dependencies(tf.nest.flatten((x, y))):
-            return x, y, tf.timestamp() - start
+            batch = next(iterator)
+        with tf.control_dependencies(tf.nest.flatten(batch)):
+            return batch, start, tf.timestamp() - start
 
 
 def _choose(body: Body, number, done, planned, loss):
@@ -327,6 +342,7 @@ def _rows(size, measured_shape, metrics_shape) -> Instrumented:
         _array(tf.float64, size, measured_shape),
         _array(tf.float32, size, metrics_shape),
         _array(tf.float32, size),
+        _array(tf.float64, size),
         _array(tf.float64, size),
     )
 

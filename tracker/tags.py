@@ -49,7 +49,7 @@ _DESCRIPTIONS = {
     WUR_ALL_RATIO: "Weight-update ratio of all variables as one vector, dimensionless.",
     WUR_ALL_LOG10: "Histogram over variables of log10 of the non-zero, finite ratios.",
     WUR_ALL_OUT_OF_BAND: "Number of variables whose ratio is outside 1e-4 to 1e-2.",
-    WUR_ALL_UNDEFINED: "Number of variables without a ratio: zero before the update, changed by it.",
+    WUR_ALL_UNDEFINED: "Number of variables without a ratio: zero before the update, not after.",
     WUR_ALL_SKIPPED: "Batches without an update since the step before.",
     WUR_ALL_UNCHANGED: (
         "Share of the elements with a non-zero gradient that the update rule left bit-identical, "

@@ -78,7 +78,7 @@ class Gradient:
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer):
         self._model = model
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self.trainable = list(model.trainable_variables)
         if not optimizer.built:
             optimizer.build(self.trainable)
@@ -87,16 +87,16 @@ class Gradient:
     @property
     def may_skip(self) -> bool:
         """Whether a batch can leave the weights as they are: accumulation, loss scaling."""
-        scaled = isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
-        return scaled or bool(self._optimizer.gradient_accumulation_steps)
+        scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        return scaled or bool(self.optimizer.gradient_accumulation_steps)
 
     def updates_done(self) -> tf.Tensor:
         """Number of updates applied so far, int64 scalar: what a skipped batch does not move."""
-        return tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.int64)
+        return tf.cast(tf.convert_to_tensor(self.optimizer.iterations), tf.int64)
 
     def learning_rate(self) -> tf.Tensor:
         """The rate that the next update uses, float32 scalar."""
-        return tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)
+        return tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
 
     def update(self, x: Any, y: Any) -> Update:
         """Applies the update of one batch, inside a compiled function."""
@@ -105,9 +105,9 @@ class Gradient:
                 outputs = self._model(x, training=True)
                 loss = self._model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
             target = loss
-            if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
-                target = self._optimizer.scale_loss(loss)
+            if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+                target = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(target, [v.value for v in self.trainable])
         with tf.name_scope("update"):
-            self._optimizer.apply(gradients, self.trainable)
+            self.optimizer.apply(gradients, self.trainable)
         return Update(tf.cast(loss, tf.float32), outputs, gradients)

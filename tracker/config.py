@@ -1,0 +1,239 @@
+"""What a run is made of: one frozen record, and the checks that need nothing but it.
+
+Field names are the names of the app's flags, and the defaults here are the flags' defaults.
+`validate` raises before anything is loaded or created; what depends on the data or the model is
+checked where these are made.
+
+    >>> config = validate(Config(stddevs=(0.0, 0.1), steps=100))
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import math
+import re
+from typing import Any
+
+SELECTORS = ("random", "cycle", "weighted", "anneal", "bandit")
+WUR_KINDS = ("update", "norm_change")
+DEFAULT_STEPS = 3000
+
+_SUM_TOLERANCE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The configuration of a run. Steps count applied updates, from 1."""
+
+    seed: int = 0
+    # Data.
+    dataset: str = "digits"
+    label: str = ""
+    validation_fraction: float = 0.2
+    batch_size: int = 64
+    # Model and update rule.
+    model: str = "mlp"
+    loss: str = "auto"
+    optimizer: str | None = None  # None: adam, or what a compiled model brings
+    learning_rate: float | None = None  # None: 1e-3, or what a compiled model brings
+    optimizer_args: str = ""
+    steps: int | None = None  # None: DEFAULT_STEPS, or epochs
+    epochs: float | None = None
+    steps_per_call: int = 0  # 0: about half a second
+    # Noise.
+    stddevs: tuple[float, ...] = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    selector: str = "random"
+    selector_weights: tuple[float, ...] = ()
+    anneal_schedule: str = "linear"
+    strategy: str = "routes"
+    noise_source: str = "stateless"
+    noise_distribution: str = "normal"
+    noise_scale: str = "absolute"
+    table_size: int = 0  # 0: from the model's size
+    variables: str = ""
+    # What is written, and when.
+    summary_every: int = 50
+    histogram_every: int = 0
+    validate_every: int = 100
+    log_every: int = 1
+    wur: tuple[str, ...] = ("update",)
+    wur_variables: str = ""
+    profile_steps: str = "auto"
+    checkpoint_every: str = "60s"
+    keep_checkpoints: int = 3
+    # Faults.
+    on_nonfinite: str = "stop"
+    deterministic: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A profile window: steps start to stop − 1, as in a Python slice."""
+
+    start: int
+    stop: int
+
+
+def validate(config: Config) -> Config:
+    """Checks what can be checked without data and model.
+
+    Returns:
+      The config, unchanged.
+
+    Raises:
+      ValueError: one sentence that names the flag, its value, and what would be right.
+    """
+    _check_stddevs(config)
+    _check_selector(config)
+    if config.steps is not None and config.epochs is not None:
+        raise ValueError(f"--steps={config.steps} and --epochs={config.epochs:g}: give one of them")
+    for flag in ("variables", "wur_variables"):
+        pattern = getattr(config, flag)
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"--{flag}={pattern}: should be a regular expression: {error}"
+            ) from None
+    if not config.wur or set(config.wur) - set(WUR_KINDS):
+        raise ValueError(
+            f"--wur={','.join(config.wur)}: should be one or both of {', '.join(WUR_KINDS)}"
+        )
+    if config.learning_rate is not None and not 0 <= config.learning_rate < math.inf:
+        raise ValueError(f"--learning_rate={config.learning_rate}: should be 0 or more, and finite")
+    if config.histogram_every and not config.summary_every:
+        raise ValueError(
+            f"--histogram_every={config.histogram_every} with --summary_every=0: histograms are "
+            "taken on summary steps only"
+        )
+    parse_args(config.optimizer_args)
+    checkpoint_interval(config.checkpoint_every)
+    if config.profile_steps != "auto":
+        windows(config.profile_steps, None)
+    return config
+
+
+def _check_stddevs(config: Config) -> None:
+    if not config.stddevs:
+        raise ValueError("--stddevs is empty; should be one or more numbers, such as 0,1e-3")
+    for stddev in config.stddevs:
+        if not 0 <= stddev < math.inf:
+            raise ValueError(
+                f"--stddevs: {stddev} is not a standard deviation; should be 0 or more"
+            )
+
+
+def _check_selector(config: Config) -> None:
+    if config.selector not in SELECTORS and ":" not in config.selector:
+        raise ValueError(
+            f"--selector={config.selector} is unknown; should be {', '.join(SELECTORS)}, or "
+            "module:function"
+        )
+    weights = config.selector_weights
+    if config.selector != "weighted":
+        if weights:
+            raise ValueError(
+                f"--selector_weights={_joined(weights)} with --selector={config.selector}: only "
+                "--selector=weighted uses them"
+            )
+        return
+    if len(weights) != len(config.stddevs):
+        raise ValueError(
+            f"--selector_weights={_joined(weights)}: {len(weights)} weights for "
+            f"{len(config.stddevs)} stddevs; should be as many"
+        )
+    total = sum(weights)
+    if not all(0 <= w <= 1 for w in weights) or not abs(total - 1) <= _SUM_TOLERANCE:
+        raise ValueError(
+            f"--selector_weights={_joined(weights)}: add to {total:g}; should be probabilities "
+            "that add to 1"
+        )
+
+
+def _joined(values: tuple[float, ...]) -> str:
+    return ",".join(f"{v:g}" for v in values)
+
+
+def parse_args(text: str) -> dict[str, Any]:
+    """Parses 'beta_2=0.99,weight_decay=1e-4' into a dictionary of Python literals.
+
+    Raises:
+      ValueError: in one sentence.
+    """
+    result: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(
+                f"--optimizer_args={text}: '{part}' should be name=value, such as beta_2=0.99"
+            )
+        try:
+            result[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            result[name] = value
+    return result
+
+
+def checkpoint_interval(text: str) -> tuple[str, int]:
+    """Parses when to checkpoint: '60s' into ('seconds', 60), '500' into ('steps', 500).
+
+    Raises:
+      ValueError: in one sentence.
+    """
+    match = re.fullmatch(r"(\d+)(s?)", text.strip())
+    if not match:
+        raise ValueError(
+            f"--checkpoint_every={text}: should be a number of steps such as 500, of seconds such "
+            "as 60s, or 0 for none"
+        )
+    return ("seconds" if match[2] else "steps"), int(match[1])
+
+
+def windows(text: str, steps: int | None) -> tuple[Window, ...]:
+    """Parses profile windows.
+
+    Args:
+      text: '20:25' for steps 20 to 24; several with commas between; '' for none; 'auto' for five
+        steps after step 200, or from the middle of a shorter run.
+      steps: of the run; None to check the form alone.
+
+    Raises:
+      ValueError: in one sentence: malformed, backwards, overlapping, or outside the run.
+    """
+    if text == "auto":
+        if steps is None or steps < 2:
+            return ()
+        start = min(200, steps // 2) + 1
+        return (Window(start, min(start + 5, steps + 1)),)
+    found = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        match = re.fullmatch(r"(\d+):(\d+)", part)
+        if not match:
+            raise ValueError(
+                f"--profile_steps={text}: '{part}' should be FIRST:STOP, such as 20:25"
+            )
+        start, stop = int(match[1]), int(match[2])
+        if stop <= start or start < 1:
+            raise ValueError(
+                f"--profile_steps={text}: '{part}' holds no step; should be FIRST:STOP with "
+                "1 <= FIRST < STOP, and means FIRST to STOP - 1"
+            )
+        if steps is not None and stop > steps + 1:
+            raise ValueError(
+                f"--profile_steps={text}: '{part}' ends after step {steps}, the last of the run"
+            )
+        found.append(Window(start, stop))
+    found.sort(key=lambda w: w.start)
+    for one, other in itertools.pairwise(found):
+        if other.start < one.stop:
+            raise ValueError(f"--profile_steps={text}: two windows overlap")
+    return tuple(found)
+
+
+def resolved_steps(config: Config, examples: int) -> int:
+    """How many steps the run has, with `examples` training examples."""
+    if config.epochs is not None:
+        return max(1, round(config.epochs * -(-examples // config.batch_size)))
+    return DEFAULT_STEPS if config.steps is None else config.steps

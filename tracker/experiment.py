@@ -1,0 +1,185 @@
+"""Assembles an experiment from its configuration: data, model, rule, noise, compiled steps.
+
+Everything that can be wrong with a configuration is found here, before anything exists on disk.
+
+    >>> experiment = assemble(validate(Config(steps=100)))
+    >>> experiment.functions.plain(iter(experiment.batches()), 0, 10)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tracker import config as config_lib
+from tracker import data as data_lib
+from tracker import models, noise, selectors, updates, variables
+from tracker import steps as steps_lib
+from tracker.config import Config
+from tracker.schedule import Schedule
+
+DEFAULT_LEARNING_RATE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """The parts of a run, ready to train.
+
+    Attributes:
+      config: what it was made from.
+      steps: of the whole run.
+      data, model, rule, selector, adder: its parts.
+      names: canonical paths of the measured variables, in model order.
+      measured: these variables.
+      noised: canonical paths of the variables that get noise.
+      schedule: when things happen.
+      functions: the compiled steps.
+      loss_name: of the loss in force.
+    """
+
+    config: Config
+    steps: int
+    data: data_lib.Data
+    model: keras.Model
+    rule: updates.Gradient
+    selector: selectors.Selector
+    adder: noise.Adder
+    names: list[str]
+    measured: list[Any]
+    noised: list[str]
+    schedule: Schedule
+    functions: steps_lib.Steps
+    loss_name: str
+
+    def batches(self, first: int = 0) -> tf.data.Dataset:
+        """Training batches, without the first ones that a run has had."""
+        return self.data.batches(self.config.batch_size, self.config.seed, first)
+
+    def state(self) -> dict[str, list[tf.Variable]]:
+        """Every variable that decides how the run goes on."""
+        return {
+            "model": [v.value for v in self.model.variables],
+            "optimizer": list(self.rule.variables),
+            "selector": list(self.selector.variables),
+        }
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(math.prod(v.shape) for v in self.model.trainable_variables)
+
+
+def assemble(config: Config) -> Experiment:
+    """Makes every part of a run.
+
+    Args:
+      config: validated.
+
+    Raises:
+      ValueError: one sentence: the data, the model or a pattern does not fit the rest.
+    """
+    _configure_devices(config)
+    data = data_lib.load(config.dataset, config.seed, config.validation_fraction, config.label)
+    total = config_lib.resolved_steps(config, len(data.x))
+    windows = config_lib.windows(config.profile_steps, total)
+    model = models.make(config.model, data.input_shape, data.classes, config.seed)
+    compiled = model.optimizer if model.compiled else None
+    loss_name = models.prepare(model, data.x[:2], data.classes, config.loss)
+    rule = updates.Gradient(model, _optimizer(config, compiled))
+    paths = variables.paths(model.trainable_variables, model)
+    stddevs, seed = config.stddevs, config.seed
+    targets = [
+        noise.Target(paths[i], model.trainable_variables[i])
+        for i in _matching("variables", config.variables, paths)
+    ]
+    adder = noise.Adder(config.strategy, _source(config, targets), stddevs, targets)
+    selector = _selector(config, total)
+    measured = _matching("wur_variables", config.wur_variables, paths)
+    body = steps_lib.Body(
+        model,
+        rule,
+        adder,
+        targets,
+        selector,
+        [model.trainable_variables[i] for i in measured],
+        relative=config.noise_scale == "relative",
+        stop=config.on_nonfinite == "stop",
+    )
+    kind, every = config_lib.checkpoint_interval(config.checkpoint_every)
+    schedule = Schedule(
+        steps=total,
+        summary_every=config.summary_every,
+        validate_every=config.validate_every if len(data.validation_x) else 0,
+        histogram_every=config.histogram_every,
+        checkpoint_every=every if kind == "steps" else 0,
+        windows=windows,
+    )
+    spec = data.batches(config.batch_size, seed).element_spec
+    return Experiment(
+        config, total, data, model, rule, selector, adder, [paths[i] for i in measured],
+        list(body.measured), [t.name for t in targets], schedule, steps_lib.Steps(body, spec),
+        loss_name,
+    )  # fmt: skip
+
+
+def _configure_devices(config: Config) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+
+
+def _optimizer(config: Config, compiled: Any) -> Any:
+    if compiled is None:
+        rate = DEFAULT_LEARNING_RATE if config.learning_rate is None else config.learning_rate
+        args = config_lib.parse_args(config.optimizer_args)
+        return updates.optimizer(config.optimizer or "adam", rate, args)
+    for flag in ("optimizer", "learning_rate", "optimizer_args"):
+        value = getattr(config, flag)
+        if value not in (None, ""):
+            raise ValueError(f"--{flag}={value}: the model is compiled and keeps its own optimizer")
+    return compiled
+
+
+def _matching(flag: str, pattern: str, paths: Sequence[str]) -> list[int]:
+    found = variables.matching(paths, pattern)
+    if not found:
+        raise ValueError(f"--{flag}={pattern} matches none of the variables {', '.join(paths)}")
+    return found
+
+
+def _selector(config: Config, steps_: int) -> selectors.Selector:
+    try:
+        return selectors.make(
+            config.selector,
+            config.stddevs,
+            config.seed,
+            steps_,
+            config.selector_weights,
+            config.anneal_schedule,
+        )
+    except ValueError as error:
+        message = str(error)
+        raise ValueError(
+            message if message.startswith("--") else f"--selector={message}"
+        ) from error
+
+
+def _source(config: Config, targets: Sequence[noise.Target]) -> noise.Source:
+    if config.noise_source == "stateless":
+        return noise.Stateless(config.seed, config.noise_distribution)
+    sizes = [math.prod(t.variable.shape) for t in targets]
+    size = config.table_size or noise.table_size(max(sizes), sum(sizes))
+    if size < max(sizes):
+        raise ValueError(
+            f"--table_size={size}: should be at least {max(sizes)}, as the largest variable"
+        )
+    return noise.Table(config.seed, size, config.noise_distribution)

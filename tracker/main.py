@@ -1,0 +1,92 @@
+"""Trains a model with noise of a stddev chosen at every step, and writes what TensorBoard shows.
+
+  python -m tracker.main --logdir=logdir
+
+trains a small network on the embedded digits with six stddevs, and ends by printing the command
+that shows the run. Every experiment of `flags/` is one flagfile:
+
+  python -m tracker.main --flagfile=flags/quickstart.flags --logdir=logdir
+
+A run repeats with the flags that it recorded:
+
+  python -m tracker.main --flagfile=logdir/RUN/flags.txt --logdir=logdir
+
+Exit status: 0 completed; 1 failed or diverged; 2 a mistake in the command, nothing was made;
+130 and 143 ended by Ctrl-C and SIGTERM, everything was saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from tracker import app_flags, quiet, rundir
+from tracker import config as config_lib
+from tracker.console import Console
+
+flags.adopt_module_key_flags(app_flags)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one experiment; returns the exit status."""
+    try:
+        app_flags.check_logdir_given()
+        config = config_lib.validate(app_flags.config_from_flags())
+        rundir.check_logdir(app_flags.LOGDIR.value)
+        if app_flags.RUN.value:
+            rundir.check_name(app_flags.RUN.value)
+        sys.path.insert(0, os.getcwd())  # module:function is looked for here first
+        quiet.import_tensorflow()
+        from tracker import experiment as experiment_lib
+
+        experiment = experiment_lib.assemble(config)
+        default = f"{_word(config.dataset)}-{_word(config.model)}"
+        run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
+    except (ValueError, rundir.RunExistsError) as error:
+        return app_flags.fail(str(error))
+    run.flags_txt.write_text(app_flags.flags_text())
+    fields = dataclasses.asdict(config)
+    extra = {"steps": experiment.steps, "parameters": experiment.parameters}
+    record = rundir.Record.create(run, sys.argv, fields, extra)
+    with Console(run.console_log) as console:
+        return _train(experiment, run, record, console)
+
+
+def _train(experiment, run, record, console: Console) -> int:
+    from tracker.train import train
+
+    config = experiment.config
+    console.say(
+        f"Run {run.name}: {config.model} ({experiment.parameters:,} parameters) on "
+        f"{config.dataset}, {experiment.steps:,} steps, {len(config.stddevs)} stddevs by "
+        f"{config.strategy}."
+    )
+    outcome = train(experiment, run, record, console)
+    if outcome.reason:
+        console.warn(f"The run {outcome.status} after step {outcome.step}: {outcome.reason}.")
+    console.show(outcome.table)
+    console.say(f"tensorboard --logdir {shlex.quote(os.fspath(run.logdir))}")
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    return 0 if outcome.status == "completed" else 1
+
+
+def _word(name: str) -> str:
+    """The part of a data set's or model's name that fits into the name of a run."""
+    base = os.path.basename(name.partition(":")[2] or name)
+    kept = "".join(c if c.isalnum() or c in "_-" else "-" for c in os.path.splitext(base)[0])
+    return kept.strip("-_") or "run"
+
+
+def run_app() -> None:
+    """Entry point of `python -m tracker.main`."""
+    app.run(main, flags_parser=app_flags.parse)
+
+
+if __name__ == "__main__":
+    run_app()

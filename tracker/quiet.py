@@ -1,0 +1,39 @@
+"""Imports TensorFlow without its start-up chatter.
+
+TensorFlow's C++ side writes to file descriptor 2 before any Python setting can stop it. What it
+says is kept and shown if the import fails.
+
+    >>> quiet.import_tensorflow()
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+from absl import flags, logging
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and Keras; stderr stays silent unless that fails."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if logging.get_verbosity() == logging.INFO and not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        saved = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            # The first use of a device says more than the import does.
+            tf.config.list_physical_devices()
+            tf.constant(0)
+        except BaseException:
+            kept.seek(0)
+            os.write(saved, kept.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

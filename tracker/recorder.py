@@ -1,0 +1,270 @@
+"""Turns what steps returned into tags and values, and keeps the figures a run ends with.
+
+>>> recorder = Recorder(writer, experiment)
+>>> recorder.call(step=0, call=call, result=result, began=t0, ended=t1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+
+from tracker import summaries, tags, wur
+from tracker.schedule import Call
+from tracker.steps import Instrumented, Result
+
+
+class Recorder:
+    """Writes the training side of a run.
+
+    Args:
+      writer: of the directory `train`.
+      names: canonical paths of the measured variables.
+      metric_names: of the metrics of a batch.
+      stddevs: those chosen from.
+      kinds: what to write of the ratios, from `config.WUR_KINDS`.
+      batch_size: examples a batch.
+      log_every: of the scalars that every step has.
+
+    Attributes:
+      measured: of the last summary step, or None.
+      counts: how many steps used each stddev.
+      skipped: batches without an update, in all.
+      seconds, steps: of all calls but the first of each function, which compiles.
+    """
+
+    def __init__(
+        self,
+        writer: summaries.EventWriter,
+        names: Sequence[str],
+        metric_names: Sequence[str],
+        stddevs: Sequence[float],
+        kinds: Sequence[str],
+        batch_size: int,
+        log_every: int = 1,
+    ):
+        self._writer = writer
+        self._names = list(names)
+        self._metric_names = list(metric_names)
+        self._stddevs = list(stddevs)
+        self._kinds = set(kinds)
+        self._batch_size = batch_size
+        self._log_every = log_every
+        self._process = psutil.Process()
+        self._changes = np.zeros([2, len(self._stddevs)])  # sums and counts since the last summary
+        self._last: tuple[float, int] | None = None  # loss and choice of the step before
+        self._bad_losses = 0
+        self._worst: tuple[int, ...] = ()
+        self._cost = _Cost()
+        self._warm: set[bool] = set()
+        self.measured: wur.Measured | None = None
+        self.counts = np.zeros(len(self._stddevs), np.int64)
+        self.skipped = 0
+        self.seconds = 0.0
+        self.steps = 0
+
+    def call(self, step: int, call: Call, result: Result, began: float, ended: float) -> None:
+        """Records one call of the step functions.
+
+        Args:
+          step: steps done before it.
+          call: what was asked for.
+          result: what it returned.
+          began, ended: seconds since the epoch.
+        """
+        if not result.steps:
+            return
+        self._pace(call, result, ended - began)
+        each = (ended - began) / result.steps
+        rows = self._rows(call, result)
+        for i in range(result.steps):
+            loss, choice = float(result.plain.loss[i]), int(result.plain.choice[i])
+            number = step + i + 1
+            self._count(loss, choice, int(result.plain.skipped[i]))
+            values = self._every_step(number, loss, choice, int(result.plain.skipped[i]))
+            wall_time = began + (i + 1) * each
+            if i in rows:
+                values |= self._summary_step(rows[i], loss, choice, each)
+                self._compact(number, wall_time)
+            if values:
+                self._writer.scalars(number, values, wall_time)
+
+    def constants(self, steps: int) -> None:
+        """Writes the healthy band, two points of it, which is what a chart needs to draw a line."""
+        band = {
+            tags.WUR_ALL_BAND_LOW: tags.HEALTHY_LOW,
+            tags.WUR_ALL_BAND_HIGH: tags.HEALTHY_HIGH,
+        }
+        for step in sorted({1, steps}):
+            self._writer.scalars(step, band)
+
+    def _rows(self, call: Call, result: Result) -> dict[int, Instrumented]:
+        if result.instrumented is None:
+            return {}
+        count = len(result.instrumented.measured)
+        return {
+            n * (call.plain + 1): Instrumented(*(field[n] for field in result.instrumented))
+            for n in range(count)
+        }
+
+    def _pace(self, call: Call, result: Result, seconds: float) -> None:
+        """Keeps speed figures; the first call of each function compiles it and does not count."""
+        kind = bool(call.intervals)
+        if kind in self._warm:
+            self.seconds += seconds
+            self.steps += result.steps
+            self._cost.add(result, seconds, self._writer.seconds)
+        self._warm.add(kind)
+
+    def _count(self, loss: float, choice: int, skipped: int) -> None:
+        self.counts[choice] += 1
+        self.skipped += skipped
+        if not math.isfinite(loss):
+            self._bad_losses += 1
+        if self._last is not None and math.isfinite(loss - self._last[0]):
+            self._changes[:, self._last[1]] += (loss - self._last[0], 1)
+        self._last = loss, choice
+
+    def _every_step(self, number: int, loss: float, choice: int, skipped: int) -> dict[str, float]:
+        values: dict[str, float] = {}
+        if number % self._log_every == 0 or number == 1:
+            values[tags.LOSS] = loss
+            values[tags.NOISE_STDDEV] = self._stddevs[choice]
+            values[tags.NOISE_CHOICE] = choice
+        if skipped:
+            values[tags.WUR_ALL_SKIPPED] = skipped
+        return values
+
+    def _summary_step(self, row: Instrumented, loss: float, choice: int, each: float):
+        self.measured = wur.Measured.from_rows(row.measured)
+        ratios, overall = wur.ratios(self.measured), wur.overall(self.measured)
+        values = dict(zip(self._metric_names, map(float, row.metrics), strict=True))
+        values[tags.LEARNING_RATE] = float(row.learning_rate)
+        values |= {tags.WUR_ALL_STDDEV: self._stddevs[choice], tags.WUR_ALL_LOSS: loss}
+        values |= {
+            tags.WUR_ALL_OUT_OF_BAND: overall.out_of_band,
+            tags.WUR_ALL_UNDEFINED: overall.undefined,
+            tags.NONFINITE_LOSS: self._bad_losses,
+        }
+        values.setdefault(tags.WUR_ALL_SKIPPED, 0)
+        values |= _finite({
+            tags.WUR_ALL_RATIO: overall.ratio,
+            tags.WUR_ALL_UNCHANGED: overall.unchanged_fraction,
+            tags.WUR_ALL_UNCHANGED_BY_NOISE: overall.unchanged_by_noise,
+        })  # fmt: skip
+        for i, name in enumerate(self._names):
+            values |= self._variable(i, name, ratios)
+        values |= self._loss_changes()
+        values |= self._performance(row, each)
+        self._bad_losses = 0
+        return values
+
+    def _variable(self, i: int, name: str, ratios: wur.Ratios) -> dict[str, float]:
+        measured = self.measured
+        assert measured is not None
+        values: dict[str, float] = {}
+        if "update" in self._kinds:
+            values |= {
+                tags.wur(name): ratios.total[i],
+                tags.wur_gradient(name): ratios.gradient[i],
+                tags.wur_noise(name): ratios.noise[i],
+                tags.wur_touched(name): ratios.touched[i],
+            }
+        if "norm_change" in self._kinds:
+            values[tags.norm_change(name)] = ratios.norm_change[i]
+        values |= {
+            tags.weight_norm(name): measured.before[i],
+            tags.update_norm(name): measured.update[i],
+        }
+        values = _finite(values)
+        if measured.nonfinite[i]:
+            values[tags.nonfinite(name)] = measured.nonfinite[i]
+        return values
+
+    def _loss_changes(self) -> dict[str, float]:
+        sums, counts = self._changes
+        found = {
+            tags.loss_change(self._stddevs[i]): sums[i] / counts[i] for i in np.flatnonzero(counts)
+        }
+        self._changes = np.zeros_like(self._changes)
+        return found
+
+    def _performance(self, row: Instrumented, each: float) -> dict[str, float]:
+        values = {
+            tags.PERF_STEP_MS: each * 1e3,
+            tags.PERF_STEPS_PER_SECOND: 1 / each if each else 0.0,
+            tags.PERF_EXAMPLES_PER_SECOND: self._batch_size / each if each else 0.0,
+            tags.PERF_INPUT_WAIT_MS: float(row.input_wait) * 1e3,
+            tags.PERF_HOST_MEMORY_MB: self._process.memory_info().rss / 1e6,
+        }
+        device = _device_memory()
+        if device is not None:
+            values[tags.PERF_DEVICE_MEMORY_MB] = device / 1e6
+        overhead = self._cost.percent()
+        if overhead is not None:
+            values[tags.OVERHEAD] = overhead
+        return values
+
+    def _compact(self, number: int, wall_time: float) -> None:
+        """The histogram over variables, and the worst of them when they are others than before."""
+        assert self.measured is not None
+        overall = wur.overall(self.measured)
+        if len(overall.log10):
+            histogram = summaries.histogram(tags.WUR_ALL_LOG10, overall.log10)
+            self._writer.summary(number, histogram, wall_time)
+        if overall.worst != self._worst:
+            self._worst = overall.worst
+            ratio = wur.ratios(self.measured).total
+            lines = [f"| {self._names[i]} | {ratio[i]:.1e} |" for i in overall.worst]
+            table = "\n".join(["| variable | WUR |", "|---|---|", *lines])
+            self._writer.summary(number, summaries.text(tags.WUR_ALL_WORST, table), wall_time)
+
+
+class _Cost:
+    """What the diagnostics cost: the extra time of instrumented steps, and the writing."""
+
+    def __init__(self) -> None:
+        self._extra = self._wall = self._plain = self._write_before = 0.0
+        self._writing = 0.0
+
+    def add(self, result: Result, seconds: float, writer_seconds: float) -> None:
+        rows = [] if result.instrumented is None else result.instrumented.seconds
+        plain = result.steps - len(rows)
+        if plain:
+            self._plain = max(seconds - float(np.sum(rows)), 0.0) / plain
+        if self._plain:
+            self._extra += float(np.sum(np.maximum(np.asarray(rows) - self._plain, 0.0)))
+        self._writing += writer_seconds - self._write_before
+        self._write_before = writer_seconds
+        self._wall += seconds
+
+    def percent(self) -> float | None:
+        """Share of the wall time so far, percent; None before there is any to speak of."""
+        total = self._wall + self._writing
+        return 100 * (self._extra + self._writing) / total if self._wall and self._plain else None
+
+
+def _finite(values: dict[str, Any]) -> dict[str, float]:
+    return {tag: float(v) for tag, v in values.items() if np.isfinite(v)}
+
+
+def _device_memory() -> float | None:
+    """Bytes in use on the first GPU; None without one."""
+    import tensorflow as tf
+
+    for device in tf.config.list_logical_devices("GPU"):
+        return float(tf.config.experimental.get_memory_info(device.name)["current"])
+    return None
+
+
+def iterate_histograms(
+    names: Sequence[str], before: Sequence[np.ndarray], after: Sequence[np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Tags and data of the histograms of a step: every variable, and what its update was."""
+    for name, old, new in zip(names, before, after, strict=True):
+        yield tags.weights(name), new
+        yield tags.updates(name), new.astype(np.float64) - old.astype(np.float64)

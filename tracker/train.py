@@ -1,0 +1,354 @@
+"""The training loop: runs calls of compiled steps, and between them does what is due.
+
+>>> outcome = train(assemble(config), run, record, console)
+>>> outcome.status
+'completed'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tracker import graphs, profiling, recorder, report, rundir, summaries, tags
+from tracker.checkpoints import Checkpoints
+from tracker.config import checkpoint_interval
+from tracker.console import Console
+from tracker.evaluation import Evaluation
+from tracker.experiment import Experiment
+from tracker.schedule import Call
+from tracker.steps import MOST_SKIPPED, Result
+
+CALL_SECONDS = 0.5  # how long one call may run, so that Ctrl-C and the progress bar stay lively
+WARN_SKIPPED = 10
+VALIDATION_BATCH = 512
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+      status: as in run.json.
+      step: the last step done.
+      reason: one sentence on why it ended early; '' if it did not.
+      signal: number of the signal that ended it, if one did.
+      validation: steps and metrics of every validation.
+      table: the closing table, for `Console.show`.
+    """
+
+    status: str = "running"
+    step: int = 0
+    reason: str = ""
+    signal: int | None = None
+    validation: list[tuple[int, dict[str, float]]] = dataclasses.field(default_factory=list)
+    table: Any = None
+
+
+def train(
+    experiment: Experiment, run: rundir.RunDir, record: rundir.Record, console: Console
+) -> Outcome:
+    """Trains to the last step, or until something ends the run; always leaves it whole on disk.
+
+    Args:
+      experiment: what to train.
+      run: its directory, claimed.
+      record: its run.json, which is kept up to date.
+      console: what people see.
+
+    Returns:
+      How it ended. An exception ends the run as failed, and is passed on.
+    """
+    with _signals() as signalled, contextlib.ExitStack() as stack:
+        training = _Training(experiment, run, record, console, stack)
+        try:
+            training.open()
+            training.loop(signalled)
+        except BaseException as error:
+            outcome = training.outcome
+            outcome.status, outcome.reason = "failed", f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            training.close()
+        return training.outcome
+
+
+class _Training:
+    """One run of the loop. Each method is one concern; `loop` is the order they come in."""
+
+    def __init__(self, experiment, run, record, console, stack):
+        self._experiment: Experiment = experiment
+        self._run: rundir.RunDir = run
+        self._record: rundir.Record = record
+        self._console: Console = console
+        config = experiment.config
+        place = _place(experiment.names)
+        self._train = stack.enter_context(
+            summaries.EventWriter(run.train, place=place, warn=console.warn)
+        )
+        self._validation = stack.enter_context(
+            summaries.EventWriter(run.validation, warn=console.warn)
+        )
+        self.recorder = recorder.Recorder(
+            self._train, experiment.names, experiment.functions.metric_names, config.stddevs,
+            config.wur, config.batch_size, config.log_every,
+        )  # fmt: skip
+        self._evaluate = Evaluation(
+            experiment.model,
+            experiment.data.validation_batches(VALIDATION_BATCH),
+            len(experiment.data.validation_x),
+        )
+        self._profiler = profiling.Profiler(run.train, console.warn)
+        self._most = config.steps_per_call or 1
+        self._batches = 0
+        self._checkpoints: Checkpoints | None = None
+        kind, every = checkpoint_interval(config.checkpoint_every)
+        self._checkpoint_seconds = every if kind == "seconds" else 0
+        if every:
+            self._checkpoints = Checkpoints(
+                run.checkpoints, experiment.state(), config.keep_checkpoints
+            )
+        self._checkpoint_due = time.monotonic() + (self._checkpoint_seconds or math.inf)
+        self._warned: set[str] = set()
+        self.outcome = Outcome()
+
+    def open(self) -> None:
+        """Writes what describes the run as a whole."""
+        experiment = self._experiment
+        fields = dataclasses.asdict(experiment.config)
+        self._train.summary(0, summaries.text(tags.RUN, report.configuration(experiment)))
+        self._train.summary(0, summaries.layout(experiment.names))
+        with_validation = self._validation if experiment.schedule.validate_every else self._train
+        with_validation.summary(0, summaries.hparams(fields, self._run.name, time.time()))
+        self.recorder.constants(experiment.steps)
+        function = experiment.functions.plain_function.get_concrete_function()
+        self._train.graph(graphs.step_graph(function).SerializeToString())
+        self._train.flush()
+
+    def loop(self, signalled: Callable[[], int | None]) -> None:
+        """Runs the steps."""
+        experiment, outcome = self._experiment, self.outcome
+        iterator = iter(experiment.batches())
+        self._validate()
+        with self._console.progress(experiment.steps) as show:
+            while outcome.step < experiment.steps and outcome.status == "running":
+                call = experiment.schedule.call(outcome.step, self._most)
+                self._start_profile()
+                result = self._call(iterator, call)
+                self._stop_profile()
+                self._check(result)
+                self._validate()
+                self._flush()
+                self._checkpoint()
+                show(outcome.step, self._progress(result))
+                self._interrupt(signalled())
+        if outcome.status == "running":
+            outcome.status = "completed"
+
+    def close(self) -> None:
+        """Leaves everything on disk: events, capture, checkpoint, model, status."""
+        outcome = self.outcome
+        self._profiler.stop()
+        self._train.flush()
+        self._validation.flush()
+        if outcome.status in ("completed", "interrupted") and math.isfinite(self._loss):
+            self._save(at_end=True)
+        for writer in (self._train, self._validation):
+            writer.close()
+        lost = sorted({*self._train.lost, *self._validation.lost})
+        if lost and outcome.status == "completed":
+            outcome.status = "failed"
+            outcome.reason = f"events of {report.ranges(lost)} could not be written"
+        outcome.table = report.closing_table(self._experiment, self.recorder, outcome)
+        results = report.results(self._experiment, self.recorder, outcome)
+        if lost:
+            results["missing_steps"] = report.ranges(lost)
+        with contextlib.suppress(rundir.RunVanishedError):
+            self._record.finish(outcome.status, last_step=outcome.step, results=results,
+                                reason=outcome.reason)  # fmt: skip
+
+    _loss = math.nan  # of the last step
+
+    def _call(self, iterator: Any, call: Call) -> Result:
+        step, functions = self.outcome.step, self._experiment.functions
+        before = self._weights(step + 1)
+        began = time.time()
+        with profiling.step_marker(step + 1) if self._profiler.active else contextlib.nullcontext():
+            if call.intervals:
+                result = functions.tracked(iterator, step, call.intervals, call.plain)
+            else:
+                result = functions.plain(iterator, step, call.plain)
+        ended = time.time()
+        self.recorder.call(step, call, result, began, ended)
+        self._batches += result.steps + int(result.plain.skipped.sum())
+        self.outcome.step += result.steps
+        self._histograms(before)
+        self._pace(result.steps, ended - began)
+        return result
+
+    def _pace(self, steps: int, seconds: float) -> None:
+        """Lets the next call run about `CALL_SECONDS`, feeling its way up from one step."""
+        if not self._experiment.config.steps_per_call and steps:
+            self._most = max(1, min(2 * self._most, int(CALL_SECONDS * steps / max(seconds, 1e-9))))
+
+    def _weights(self, step: int) -> list[np.ndarray] | None:
+        """Copies of the measured variables, if the step is one whose histograms are written."""
+        if not self._experiment.schedule.is_histogram(step):
+            return None
+        return [v.value.numpy() for v in self._experiment.measured]
+
+    def _histograms(self, before: list[np.ndarray] | None) -> None:
+        if before is None:
+            return
+        place = _place(self._experiment.names)
+        after = [v.value.numpy() for v in self._experiment.measured]
+        found = recorder.iterate_histograms(self._experiment.names, before, after)
+        for tag, data in found:
+            summary = summaries.histogram(tag, data, place(tag))
+            self._train.summary(self.outcome.step, summary)
+
+    def _start_profile(self) -> None:
+        window = self._experiment.schedule.window(self.outcome.step + 1)
+        if window and window.start == self.outcome.step + 1:
+            self._profiler.start()
+
+    def _stop_profile(self) -> None:
+        if self._profiler.active and not self._experiment.schedule.window(self.outcome.step + 1):
+            capture = self._profiler.stop()
+            if capture is not None:
+                self._record.update(captures=[*self._captures, str(capture.name)])
+
+    @property
+    def _captures(self) -> list[str]:
+        return self._record.fields.get("captures", [])
+
+    def _check(self, result: Result) -> None:
+        """Ends the run, or warns, if the loss is not a number or nothing is updated any more."""
+        outcome, loss = self.outcome, result.plain.loss
+        if result.stuck:
+            outcome.status = "failed"
+            outcome.reason = (
+                f"{MOST_SKIPPED} batches in a row after step {outcome.step} made no update: the "
+                "loss overflows at every loss scale, or accumulation never completes"
+            )
+            return
+        self._loss = float(loss[-1])
+        bad = np.flatnonzero(~np.isfinite(loss))
+        if len(bad):
+            first = outcome.step - result.steps + int(bad[0]) + 1
+            sentence = f"The loss is {loss[bad[0]]:g} at step {first}"
+            if self._experiment.config.on_nonfinite == "stop":
+                outcome.status, outcome.reason = "diverged", sentence
+            else:
+                self._warn("nonfinite", f"{sentence}; training goes on (--on_nonfinite=warn).")
+        if int(result.plain.skipped.max(initial=0)) >= WARN_SKIPPED and self._loss_scaled:
+            self._warn("skipped", f"{WARN_SKIPPED} batches or more in a row made no update.")
+        self._warn_swallowed()
+
+    @property
+    def _loss_scaled(self) -> bool:
+        optimizer = self._experiment.rule.optimizer
+        return not optimizer.gradient_accumulation_steps
+
+    def _warn_swallowed(self) -> None:
+        measured = self.recorder.measured
+        if measured is None:
+            return
+        share = measured.swallowed.sum() / max(measured.with_gradient.sum(), 1)
+        if share > 0.5:
+            self._warn(
+                "swallowed",
+                f"{share:.0%} of the weights that have a gradient are left bit-identical by the "
+                "update: it is too small for their precision. Train in float32 or a mixed_ "
+                "precision, or raise the learning rate; for Adam in bfloat16 also lower beta_2.",
+            )
+
+    def _warn(self, what: str, sentence: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            self._console.warn(sentence)
+
+    def _validate(self) -> None:
+        step = self.outcome.step
+        if self.outcome.status != "running" or not self._experiment.schedule.is_validation(step):
+            return
+        if self.outcome.validation and self.outcome.validation[-1][0] == step:
+            return
+        found = self._evaluate()
+        self.outcome.validation.append((step, found))
+        self._validation.scalars(step, found)
+
+    def _flush(self) -> None:
+        self._train.flush()
+        self._validation.flush()
+
+    def _checkpoint(self) -> None:
+        by_step = self._experiment.schedule.is_checkpoint(self.outcome.step)
+        if self.outcome.status != "running" or not math.isfinite(self._loss):
+            return
+        if by_step or time.monotonic() >= self._checkpoint_due:
+            self._save(at_end=False)
+            self._checkpoint_due = time.monotonic() + (self._checkpoint_seconds or math.inf)
+            self._record.update(last_step=self.outcome.step)
+
+    def _save(self, at_end: bool) -> None:
+        outcome = self.outcome
+        try:
+            if self._checkpoints is not None and self._checkpoints.last_step != outcome.step:
+                self._checkpoints.save(outcome.step, self._batches)
+            if at_end:
+                self._experiment.model.save(str(self._run.model_keras))
+        except (tf.errors.OpError, OSError) as error:
+            outcome.status = "failed"
+            outcome.reason = f"the state after step {outcome.step} could not be saved: {error}"
+
+    def _interrupt(self, number: int | None) -> None:
+        if number is not None and self.outcome.status == "running":
+            self.outcome.status, self.outcome.signal = "interrupted", number
+            self.outcome.reason = f"ended by {signal.Signals(number).name}"
+
+    def _progress(self, result: Result) -> str:
+        if not result.steps:
+            return ""
+        stddev = self._experiment.config.stddevs[int(result.plain.choice[-1])]
+        rate = self.recorder.steps / self.recorder.seconds if self.recorder.seconds else 0.0
+        return f"loss {self._loss:.4f}  stddev {stddev:g}  {rate:,.0f} steps/s"
+
+
+def _place(names: list[str]) -> Callable[[str], str]:
+    """Where the variable of a tag stands in the model: '12 of 80'; '' for other tags."""
+    places = {name: f"{i + 1} of {len(names)}" for i, name in enumerate(names)}
+    return lambda tag: places.get(tag.partition("/")[2], "")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[], int | None]]:
+    """Notes SIGINT and SIGTERM instead of dying of them; a second one of a kind is final.
+
+    Off the main thread, where Python does not allow it, signals stay as they are.
+    """
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def note(number, frame):
+        received.append(number)
+        signal.signal(number, before[number])
+
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield lambda: received[0] if received else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

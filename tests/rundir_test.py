@@ -286,6 +286,7 @@ def test_what_others_add_to_the_record_stays(tmp_path):
         ("[]", "not the record"),
         ("{}", "not the record"),
         ('{"format": 2}', "newer version"),
+        ('{"format": 1, "created": "", "status": "failed"}', "lacks owner, attempts"),
         (None, "no run.json"),
     ],
 )

@@ -359,6 +359,8 @@ def read(run: RunDir) -> dict[str, Any]:
             f"{run.run_json} was written by a newer version of tracker (format "
             f"{fields['format']}, this one reads {FORMAT}); update tracker."
         )
+    if missing := [key for key in ("created", "status", "owner", "attempts") if key not in fields]:
+        raise RecordError(f"{run.run_json} lacks {', '.join(missing)}.")
     return fields
 
 

@@ -136,6 +136,7 @@ def prepare(model: keras.Model, x: Any, classes: int, loss: str) -> str:
             else keras.losses.MeanSquaredError()
         )
     try:
+        keras.losses.get(chosen)
         model.compile(loss=chosen, metrics=["accuracy"] if classes else ["mae"], jit_compile=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"--loss={loss}: Keras refuses it: {error}") from None

@@ -20,6 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tracker import captures
+
 
 def step_marker(step: int) -> Any:
     """A context manager that marks one step in the trace; `_r=1` is what makes it a root event."""
@@ -86,7 +88,15 @@ class Profiler:
             return None
         Profiler._last_second = time.strftime("%Y%m%d%H%M%S")
         new = sorted(self._captures() - self._before)
-        return self._parent() / new[-1] if new else None
+        if not new:
+            return None
+        capture = self._parent() / new[-1]
+        try:
+            captures.show_steps(capture)
+        except captures.CaptureError as error:
+            self._warn(f"The profile is of no use: {error}")
+            return None
+        return capture
 
     def _parent(self) -> Any:
         return self._directory / "plugins" / "profile"

@@ -40,7 +40,7 @@ class EventWriter:
 
     Args:
       directory: made if missing.
-      step: the step that the file continues from; 0 for a new run.
+      step: the first step that the file may hold; 0 for a new run.
       place: for a variable's tag its place in the model ('12 of 80'), for descriptions.
       warn: called with one sentence when writing fails, and when it works again.
       clock: seconds since the epoch.
@@ -137,7 +137,13 @@ class EventWriter:
 
     def _open(self) -> None:
         """Opens a new file with its opening records; a failure is warned about, once."""
-        name = events.file_name(self._clock(), socket.gethostname(), os.getpid(), next(_COUNTER))
+        name = events.file_name(
+            self._clock(),
+            socket.gethostname(),
+            os.getpid(),
+            next(_COUNTER),
+            existing=events.event_files(self._directory),
+        )
         self._path = os.fspath(self._directory / name)
         try:
             self._file = tf.io.TFRecordWriter(self._path)

@@ -82,7 +82,8 @@ def norm(x: tf.Tensor) -> tf.Tensor:
     """‖x‖₂ as a float64 scalar, without overflow or underflow of the squares.
 
     The sum of squares is taken of x / max|x| in float32 (or wider), so that weights of 1e-25 and of
-    3e20 have a norm; it is 0 only if every element is, and NaN if any element is not finite.
+    3e20 have a norm; it is 0 only if every element is (or denormal, which TensorFlow flushes to 0),
+    and NaN if any element is not finite.
     """
     import tensorflow as tf
 

@@ -1,0 +1,166 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import experiments
+from tracker import noise
+
+STEP = tf.constant(3, tf.int64)
+
+
+def adder(strategy, variables, stddevs=(0.0, 0.1), source=None, prefix="v"):
+    targets = [noise.Target(f"{prefix}{i}", v) for i, v in enumerate(variables)]
+    return noise.Adder(strategy, source or noise.Stateless(7), stddevs, targets)
+
+
+def add(strategy, variables, index=1, **options):
+    made = adder(strategy, variables, **options)
+    tf.function(lambda: made.add(STEP, tf.constant(index)))()
+    return made
+
+
+@pytest.mark.parametrize("strategy", noise.STRATEGIES)
+def test_noise_has_the_asked_size(strategy):
+    """s on n elements: L2 is s sqrt(n) = 31.62, about within s / sqrt(2) = 0.07."""
+    variable = tf.Variable(tf.zeros([100_000]))
+    add(strategy, [variable])
+    assert np.linalg.norm(variable.numpy()) == pytest.approx(31.62, abs=0.3)
+
+
+@pytest.mark.parametrize("distribution", noise.DISTRIBUTIONS)
+@pytest.mark.parametrize("source", ["stateless", "table"])
+def test_unit_variance_of_every_source(distribution, source):
+    made = (
+        noise.Stateless(1, distribution)
+        if source == "stateless"
+        else noise.Table(1, 2**21, distribution)
+    )
+    numbers = made.draw("kernel", STEP, [200_000]).numpy()
+    assert numbers.dtype == np.float32
+    assert abs(numbers.mean()) < 0.01
+    assert numbers.std() == pytest.approx(1, abs=0.01)
+    fourth = (numbers**4).mean()
+    assert fourth == pytest.approx(3 if distribution == "normal" else 9 / 5, rel=0.03)
+    if distribution == "uniform":
+        assert np.abs(numbers).max() <= math.sqrt(3) + 1e-6
+
+
+@pytest.mark.parametrize("strategy", noise.STRATEGIES)
+def test_stddev_zero_leaves_every_bit(strategy):
+    values = np.float32([0.0, -1.5, 1e-30, 3.0])
+    variable = tf.Variable(values)
+    add(strategy, [variable], index=0)
+    assert np.array_equal(variable.numpy(), values)
+
+
+def test_strategies_add_the_same_bits():
+    results = []
+    for strategy in noise.STRATEGIES:
+        variables = [tf.Variable(tf.ones([5, 3])), tf.Variable(tf.zeros([4], tf.float64))]
+        add(strategy, variables, stddevs=(0.3, 1e-3, 0.0), index=1)
+        results.append([v.numpy() for v in variables])
+    assert experiments.equal(results[0], results[1])
+    assert experiments.equal(results[0], results[2])
+
+
+def test_numbers_do_not_depend_on_other_variables():
+    alone, beside = tf.Variable(tf.zeros([6])), tf.Variable(tf.zeros([6]))
+    add("scalar", [alone])
+    targets = [noise.Target("other", tf.Variable(tf.zeros([9]))), noise.Target("v0", beside)]
+    made = noise.Adder("scalar", noise.Stateless(7), (0.0, 0.1), targets)
+    made.add(STEP, tf.constant(1))
+    assert np.array_equal(alone.numpy(), beside.numpy())
+
+
+def test_variables_seeds_and_steps_get_different_numbers():
+    source = noise.Stateless(0)
+    draws = [
+        source.draw("a", STEP, [1000]), source.draw("b", STEP, [1000]),
+        source.draw("a", STEP + 1, [1000]), noise.Stateless(1).draw("a", STEP, [1000]),
+    ]  # fmt: skip
+    correlation = np.corrcoef([d.numpy() for d in draws])
+    assert np.abs(correlation - np.eye(4)).max() < 0.15
+
+
+@pytest.mark.parametrize("strategy", noise.STRATEGIES)
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_low_precision_draws_in_float32_and_then_casts(strategy, dtype):
+    variable = tf.Variable(tf.ones([2000], dtype))
+    add(strategy, [variable], stddevs=(0.0, 1e-3))
+    noise_ = noise.Stateless(7).draw("v0", STEP, [2000]) * tf.constant(1e-3)
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+    right = tf.cast(tf.ones([2000], wide) + tf.cast(noise_, wide), dtype)
+    assert variable.numpy().tobytes() == right.numpy().tobytes()
+
+
+def test_bfloat16_swallows_most_of_a_small_noise():
+    variable = tf.Variable(tf.ones([20_000], tf.bfloat16))
+    add("scalar", [variable], stddevs=(0.0, 1e-3))
+    values = variable.numpy().astype(np.float64)
+    assert np.mean(values == 1) == pytest.approx(0.97, abs=0.02)
+
+
+def test_persistent_state_of_each_strategy():
+    variables = [tf.Variable(tf.zeros([10, 10])), tf.Variable(tf.zeros([7]))]
+    assert adder("scalar", variables).variables == []
+    assert adder("routes", variables).variables == []
+    buffers = adder("buffered", variables).variables
+    assert sum(math.prod(b.shape) for b in buffers) == 107
+
+
+def test_a_table_is_read_within_its_bounds_and_keeps_to_its_key():
+    source = noise.Table(5, 1000)
+    whole = source.draw("big", STEP, [1000]).numpy()  # the only place it fits
+    piece = source.draw("small", STEP, [10]).numpy()
+    windows = np.lib.stride_tricks.sliding_window_view(whole, 10)
+    assert (windows == piece).all(axis=1).any()
+    assert np.array_equal(piece, source.draw("small", STEP, [10]).numpy())
+    assert not np.array_equal(piece, source.draw("small", STEP + 1, [10]).numpy())
+
+
+def test_steps_beyond_32_bits_have_numbers_of_their_own():
+    source = noise.Stateless(0)
+    steps = [2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**40, 1, 0]
+    draws = {source.draw("a", tf.constant(k, tf.int64), [4]).numpy().tobytes() for k in steps}
+    assert len(draws) == len(steps)
+
+
+def test_a_constraint_holds_after_the_noise():
+    import keras
+
+    layer = keras.layers.Dense(50, kernel_constraint=keras.constraints.NonNeg())
+    layer.build([None, 50])
+    layer.kernel.assign(tf.zeros([50, 50]))
+    add("routes", [layer.kernel])
+    values = layer.kernel.numpy()
+    assert values.min() == 0
+    assert 0.4 < np.mean(values > 0) < 0.6
+
+
+def test_relative_noise_scales_with_the_variable():
+    experiment = experiments.make(
+        stddevs=(1e-3,), noise_scale="relative", learning_rate=0.0, steps=1, summary_every=1,
+        optimizer="sgd", model="mlp",
+    )  # fmt: skip
+    before = experiments.weights(experiment)
+    experiments.run_steps(experiment)
+    for old, new in zip(before, experiments.weights(experiment), strict=True):
+        ratio = np.linalg.norm(new - old) / max(np.linalg.norm(old), 1e-9)
+        if np.any(old):
+            assert ratio == pytest.approx(1e-3, rel=0.2)
+        else:
+            assert np.array_equal(new, old)  # a variable of zeros has no scale, and gets no noise
+
+
+def test_tied_weights_get_noise_once():
+    from tracker import variables
+
+    import keras
+
+    inputs = keras.Input([4])
+    shared = keras.layers.Dense(4)
+    model = keras.Model(inputs, shared(shared(inputs)))
+    assert len(model.trainable_variables) == 2
+    assert len(variables.paths(model.trainable_variables, model)) == 2

@@ -28,6 +28,7 @@ from absl import app, flags
 from tracker import app_flags, quiet, rundir
 from tracker import config as config_lib
 from tracker.console import Console
+from tracker.record import Record
 
 flags.adopt_module_key_flags(app_flags)
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     run.flags_txt.write_text(app_flags.flags_text())
     fields = dataclasses.asdict(config)
     extra = {"steps": experiment.steps, "parameters": experiment.parameters}
-    record = rundir.Record.create(run, sys.argv, fields, extra)
+    record = Record.create(run, sys.argv, fields, extra)
     with Console(run.console_log) as console:
         return _train(experiment, run, record, console)
 

@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tracker import graphs, profiling, recorder, report, rundir, summaries, tags
+from tracker import graphs, profiling, recorder, report, summaries, tags
 from tracker.checkpoints import Checkpoints
 from tracker.config import checkpoint_interval
 from tracker.console import Console
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
+from tracker.record import Record, RunVanishedError
+from tracker.rundir import RunDir
 from tracker.schedule import Call
 from tracker.steps import MOST_SKIPPED, Result
 
@@ -54,9 +56,7 @@ class Outcome:
     table: Any = None
 
 
-def train(
-    experiment: Experiment, run: rundir.RunDir, record: rundir.Record, console: Console
-) -> Outcome:
+def train(experiment: Experiment, run: RunDir, record: Record, console: Console) -> Outcome:
     """Trains to the last step, or until something ends the run; always leaves it whole on disk.
 
     Args:
@@ -87,8 +87,8 @@ class _Training:
 
     def __init__(self, experiment, run, record, console, stack):
         self._experiment: Experiment = experiment
-        self._run: rundir.RunDir = run
-        self._record: rundir.Record = record
+        self._run: RunDir = run
+        self._record: Record = record
         self._console: Console = console
         config = experiment.config
         place = _place(experiment.names)
@@ -172,7 +172,7 @@ class _Training:
         results = report.results(self._experiment, self.recorder, outcome)
         if lost:
             results["missing_steps"] = report.ranges(lost)
-        with contextlib.suppress(rundir.RunVanishedError):
+        with contextlib.suppress(RunVanishedError):
             self._record.finish(outcome.status, last_step=outcome.step, results=results,
                                 reason=outcome.reason)  # fmt: skip
 

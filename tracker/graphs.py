@@ -32,6 +32,7 @@ FIRST_ROUTES, LAST_ROUTES = 8, 4  # what is shown of many routes
 
 _TYPE = re.compile(r":\w+$")
 _LOWERED = re.compile(r"/(body|cond|then|else|branch\d+)/_\d+/")
+_REWRITTEN = re.compile(r"(^|/)ConstantFolding/|(?<=/)ArithmeticOptimizer/[A-Z][A-Za-z]+_")
 _ROUTE = re.compile(r"^noise/(?:.*/)?(?=route_\d+_)")
 _CHOSEN = re.compile(r"^noise/(?:cond/(?:then/)?)?(?:route/)?(?:switch_case/)?indexed_case(?=/|$)")
 _ROUTE_BOX = re.compile(r"^noise/route/route_[^/]+$")
@@ -43,8 +44,10 @@ def node_name(op_name: str) -> str:
 
     TensorFlow inlines functions before it runs them and names the ops for it, so that
     `while/body/_1/while/forward/add` is the op `while/forward/add` of the body of `while`. These
-    prefixes go, as do the scopes of the loops around the step and the `:OpType` at the end. What
-    belongs to no part of a step (counters, the vectors of results) goes to `loop/`.
+    prefixes go, as do the scopes of the loops around the step, the `:OpType` at the end, and what
+    TensorFlow's optimizer puts before the name of an op that it rewrites
+    (`norm/ArithmeticOptimizer/ReplaceMulWithSquare_mul` is `norm/mul`). What belongs to no part of
+    a step (counters, the vectors of results) goes to `loop/`.
 
     Args:
       op_name: such as `while/body/_1/while/forward/dense/MatMul:_MklMatMul`, or a plain op name.
@@ -52,7 +55,8 @@ def node_name(op_name: str) -> str:
     Returns:
       The name; whether the graph has that node, or one that stands for it, tells `find`.
     """
-    first, *rest = _LOWERED.split(_TYPE.sub("", op_name))
+    name = _REWRITTEN.sub(r"\1", _TYPE.sub("", op_name))
+    first, *rest = _LOWERED.split(name)
     segments = first.split("/")
     for kind, inner in zip(rest[::2], rest[1::2], strict=True):
         segments = _inside(segments, kind, inner.split("/"))
@@ -163,11 +167,18 @@ class _Inliner:
         self._walk(graph.node, "")
 
     def nodes(self) -> list[Any]:
-        """The nodes under their exported names; of two that share one, the first."""
+        """The nodes under their exported names; of two that share one, the first.
+
+        The knots that a loop ties around everything that has an effect are left out: they would
+        draw an edge from each part to `loop`.
+        """
         names = {raw: self._inputs.get(raw) or node_name(raw) for raw in self._nodes}
+        for raw, node in self._nodes.items():
+            if node.op == "NoOp" and names[raw].startswith("loop/"):
+                del names[raw]
         found: dict[str, Any] = {}
         for raw, node in self._nodes.items():
-            if names[raw] in found:
+            if raw not in names or names[raw] in found:
                 continue
             sources = (self._resolved(i) for i in node.input)
             inputs = [f"{mark}{names[name]}{port}" for mark, name, port in sources if name in names]

@@ -9,7 +9,7 @@ X = np.zeros([2, 8, 8], np.float32)
 
 def prepared(name, loss="auto", classes=10):
     model = models.make(name, (8, 8), classes, seed=0)
-    return model, models.prepare(model, X, classes, loss)
+    return model, models.prepare(model, X, classes, loss, "sgd")
 
 
 @pytest.mark.parametrize("name", models.NAMES)
@@ -32,7 +32,7 @@ def test_a_softmax_gets_the_loss_of_probabilities():
     model = keras.Sequential([keras.Input([8, 8]), keras.layers.Flatten(), keras.layers.Dense(10)])
     model.add(keras.layers.Softmax())
     model.layers[-1].activation = keras.activations.softmax
-    models.prepare(model, X, 10, "auto")
+    models.prepare(model, X, 10, "auto", "sgd")
     loss = model.compute_loss(y=np.zeros(2), y_pred=model(X))
     assert float(loss) == pytest.approx(np.log(10), abs=1e-3)
 

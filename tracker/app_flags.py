@@ -246,7 +246,7 @@ def check_logdir_given() -> None:
 
 def fail(sentence: str) -> int:
     """Says what is wrong, in one line on stderr; returns the exit status of a usage error."""
-    print(f"{sentence.rstrip('.')}.", file=sys.stderr)
+    print(sentence if sentence.endswith(("?", ".")) else f"{sentence}.", file=sys.stderr)
     return USAGE_ERROR
 
 

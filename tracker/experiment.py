@@ -89,8 +89,9 @@ def assemble(config: Config) -> Experiment:
     windows = config_lib.windows(config.profile_steps, total)
     model = models.make(config.model, data.input_shape, data.classes, config.seed)
     compiled = model.optimizer if model.compiled else None
-    loss_name = models.prepare(model, data.x[:2], data.classes, config.loss)
-    rule = updates.Gradient(model, _optimizer(config, compiled))
+    optimizer = _optimizer(config, compiled)
+    loss_name = models.prepare(model, data.x[:2], data.classes, config.loss, optimizer)
+    rule = updates.Gradient(model, model.optimizer)
     paths = variables.paths(model.trainable_variables, model)
     stddevs, seed = config.stddevs, config.seed
     targets = [

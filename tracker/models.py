@@ -95,7 +95,7 @@ def _users(name: str, input_shape: tuple[int, ...], classes: int) -> keras.Model
     return model
 
 
-def prepare(model: keras.Model, x: Any, classes: int, loss: str) -> str:
+def prepare(model: keras.Model, x: Any, classes: int, loss: str, optimizer: Any) -> str:
     """Builds and compiles a model for a data set, and checks that its output fits the labels.
 
     Args:
@@ -104,6 +104,7 @@ def prepare(model: keras.Model, x: Any, classes: int, loss: str) -> str:
       classes: of the labels; 0 for regression.
       loss: a Keras loss by name, or 'auto': cross-entropy of logits (of probabilities where the
         last layer is a softmax), mean squared error for regression.
+      optimizer: to compile with; a compiled model has its own.
 
     Returns:
       The name of the loss in force.
@@ -137,7 +138,9 @@ def prepare(model: keras.Model, x: Any, classes: int, loss: str) -> str:
         )
     try:
         keras.losses.get(chosen)
-        model.compile(loss=chosen, metrics=["accuracy"] if classes else ["mae"], jit_compile=False)
+        model.compile(
+            optimizer, loss=chosen, metrics=["accuracy"] if classes else ["mae"], jit_compile=False
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(f"--loss={loss}: Keras refuses it: {error}") from None
     return loss

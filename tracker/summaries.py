@@ -65,6 +65,7 @@ class EventWriter:
         self._clock = clock
         self._pending: list[tuple[int, bytes]] = []
         self._retry_at = 0.0
+        self._failing = False
         self._known: set[str] = set()
         self._file: tf.io.TFRecordWriter | None = None
         self.lost: list[int] = []
@@ -165,9 +166,9 @@ class EventWriter:
         except tf.errors.OpError as error:
             self._failed(error)
             return
-        if self._retry_at:
+        if self._failing:
             self._warn(f"Writing to {self._directory} works again; nothing was lost meanwhile.")
-            self._retry_at = 0.0
+            self._failing = False
         if not os.path.exists(self._path) and "://" not in self._path:
             # The directory was deleted under us: the records went to a file that has no name.
             self._failed(FileNotFoundError(f"{self._path} was deleted"))
@@ -177,7 +178,8 @@ class EventWriter:
 
     def _failed(self, error: Exception) -> None:
         """Keeps what is pending for a new file; cuts the old one back to what was safe."""
-        if not self._retry_at:
+        if not self._failing:
+            self._failing = True
             self._warn(
                 f"Cannot write events to {self._directory}: {_first_line(error)}. Training goes "
                 f"on; a new file is tried every {RETRY_SECONDS:.0f} s."
@@ -210,7 +212,7 @@ def _size(path: str) -> int:
 
 def _first_line(error: Exception) -> str:
     text = str(getattr(error, "message", None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return text.splitlines()[0].rpartition("; ")[2] if text else type(error).__name__
 
 
 def histogram(tag: str, data: np.ndarray, place: str = "") -> summary_pb2.Summary:

@@ -26,7 +26,7 @@ from absl import logging
 
 PARTS = ("data", "forward", "gradients", "update", "noise", "diagnostics")
 COLLAPSED = "Collapsed"  # the op of a node that stands for many
-MOST_NODES = 10_000  # more than this takes TensorBoard many seconds to lay out
+MOST_NODES = 10_000  # two megabytes, drawn in some three seconds; a scope of ops fills a screen
 MOST_CONSTANT_BYTES = 1024  # TensorBoard does not send longer attributes to the page either
 FIRST_ROUTES, LAST_ROUTES = 8, 4  # what is shown of many routes
 

@@ -336,11 +336,12 @@ def test_trace_viewer_shows_steps(trained, page):
     with browser.tensorboard(trained) as url:
         (captured,) = browser.captures(url)
         browser.open_trace(page, url, captured)
+        browser.screenshot(page, "trace")
         steps = browser.trace_events(page, "train")
         assert [re.search(r"step_num\s+(\d+)", s)[1] for s in steps] == [
             str(n) for n in range(20, 25)
         ]
-        browser.screenshot(page, "trace_steps")
+        browser.screenshot(page, "trace_step")
         (drawn,) = browser.trace_events(page, "StatelessRandomNormalV2", most=1)
         assert "noise/route/indexed_case/branch" in drawn  # the op's long name
         assert re.search(r"/route_\d_[\d.]+/stateless_random_normal", drawn)

@@ -32,7 +32,9 @@ FIRST_ROUTES, LAST_ROUTES = 8, 4  # what is shown of many routes
 
 _TYPE = re.compile(r":\w+$")
 _LOWERED = re.compile(r"/(body|cond|then|else|branch\d+)/_\d+/")
-_REWRITTEN = re.compile(r"(^|/)ConstantFolding/|(?<=/)ArithmeticOptimizer/[A-Z][A-Za-z]+_")
+_REWRITTEN = re.compile(
+    r"(^|/)ConstantFolding/|(?<=/)ArithmeticOptimizer/[A-Z][A-Za-z]+_(?:(?:u?int|b?float)\d+_)?"
+)
 _ROUTE = re.compile(r"^noise/(?:.*/)?(?=route_\d+_)")
 _CHOSEN = re.compile(r"^noise/(?:cond/(?:then/)?)?(?:route/)?(?:switch_case/)?indexed_case(?=/|$)")
 _ROUTE_BOX = re.compile(r"^noise/route/route_[^/]+$")
@@ -202,7 +204,9 @@ class _Inliner:
             node.input[:] = [_prefixed(i, prefix) for i in node.input]
             self._nodes[node.name] = node
             if node.op in ("While", "StatelessWhile"):
-                if not (shown and self._updates(node.attr["body"].func.name)):
+                if shown and self._updates(node.attr["body"].func.name):
+                    node.op = COLLAPSED  # the step is drawn once
+                else:
                     self._loop(node)
             elif node.op in ("If", "StatelessIf"):
                 self._branches(node, {"then": node.attr["then_branch"].func.name,

@@ -58,9 +58,7 @@ def dropout(input_shape, classes):
 
 
 def recurrent(input_shape, classes):
-    return keras.Sequential(
-        [keras.Input(input_shape), layers.LSTM(6), layers.Dense(classes)]
-    )
+    return keras.Sequential([keras.Input(input_shape), layers.LSTM(6), layers.Dense(classes)])
 
 
 def embedding(input_shape, classes):

@@ -155,9 +155,9 @@ def test_relative_noise_scales_with_the_variable():
 
 
 def test_tied_weights_get_noise_once():
-    from tracker import variables
-
     import keras
+
+    from tracker import variables
 
     inputs = keras.Input([4])
     shared = keras.layers.Dense(4)

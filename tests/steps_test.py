@@ -18,7 +18,7 @@ def final(most=1000, **settings):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_strategies_and_chunks_give_the_same_bits(architecture):
-    """50 steps with a smaller last batch: three strategies, any chunks, with and without summaries."""
+    """50 steps with a smaller last batch: any strategy, any chunks, with and without summaries."""
     settings = {
         "model": f"tests.architectures:{architecture}", "steps": 50, "validate_every": 0,
     }  # fmt: skip

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import subprocess
 import sys
@@ -99,15 +100,13 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(sma
     )
     writer.scalars(1, {"loss": 1.0})
     writer.flush()
+    used = sum(f.stat().st_size for f in (small_disk / "train").iterdir()) // 4096 * 4096
     with filler.open("wb") as file:
-        file.write(b"x" * (100 * 1024 - sum(f.stat().st_size for f in (small_disk / "train").iterdir())
-                           // 4096 * 4096 - 3 * 4096))  # fmt: skip
+        file.write(b"x" * (100 * 1024 - used - 3 * 4096))
         file.flush()
-        while True:
-            try:
-                os.write(file.fileno(), b"x" * 512)
-            except OSError:
-                break
+        with contextlib.suppress(OSError):
+            while os.write(file.fileno(), b"x" * 512):
+                pass
     for step in range(2, 400):
         writer.scalars(step, {"loss": step, "other": step})
         writer.flush()

@@ -18,7 +18,27 @@ from tracker.recorder import Recorder
 
 if TYPE_CHECKING:
     from tracker.experiment import Experiment
-    from tracker.train import Outcome
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+      status: as in run.json.
+      step: the last step done.
+      reason: one sentence on why it ended early; '' if it did not.
+      signal: number of the signal that ended it, if one did.
+      validation: steps and metrics of every validation.
+      table: the closing table, for `Console.show`.
+    """
+
+    status: str = "running"
+    step: int = 0
+    reason: str = ""
+    signal: int | None = None
+    validation: list[tuple[int, dict[str, float]]] = dataclasses.field(default_factory=list)
+    table: Any = None
 
 
 def configuration(experiment: Experiment) -> str:

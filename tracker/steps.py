@@ -109,7 +109,7 @@ class Steps:
     """
 
     def __init__(self, body: Body, element_spec: Any):
-        self._body = body
+        self.body = body
         self._iterator_spec = tf.data.IteratorSpec(element_spec)
         self.metric_names = _metric_names(body.model, element_spec)
         scalar = tf.TensorSpec([], tf.int64)
@@ -138,7 +138,7 @@ class Steps:
         return _result(done, stuck, every, rows, plain + 1)
 
     def _planned(self, step: int, count: int) -> np.ndarray:
-        plan = self._body.selector.planned
+        plan = self.body.selector.planned
         if plan is None:
             return np.zeros([0], np.int32)
         return np.array([plan(step + i + 1) for i in range(count)], np.int32)
@@ -152,8 +152,8 @@ class Steps:
         """Plain steps until `end` are done in this call, or one says to stop."""
 
         def one(done, ok, stuck, arrays):
-            result = _one_step(self._body, iterator, step, done, planned, None)
-            return _after(self._body, done, stuck, arrays, result)
+            result = _one_step(self.body, iterator, step, done, planned, None)
+            return _after(self.body, done, stuck, arrays, result)
 
         return tf.while_loop(
             lambda done, ok, stuck, arrays: tf.logical_and(done < end, ok),
@@ -165,13 +165,13 @@ class Steps:
     def _tracked(self, iterator, step, intervals, plain, planned):
         def interval(number, state, rows):
             done, _, stuck, every = state
-            one = _one_step(self._body, iterator, step, done, planned, self.metric_names)
-            state = _after(self._body, done, stuck, every, one)
+            one = _one_step(self.body, iterator, step, done, planned, self.metric_names)
+            state = _after(self.body, done, stuck, every, one)
             rows = _write(rows, number, one.instrumented)
             end = (number + 1) * (plain + 1)
             return number + 1, self._plain_steps(iterator, step, planned, state, end), rows
 
-        shapes = [len(self._body.measured), len(wur.Measured._fields)], [len(self.metric_names)]
+        shapes = [len(self.body.measured), len(wur.Measured._fields)], [len(self.metric_names)]
         number = tf.constant(0, tf.int64)
         state = _start(intervals * (plain + 1))
         _, state, rows = tf.while_loop(

@@ -147,8 +147,16 @@ def loss_change(stddev: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number as it stands in tags and scope names: shortest form, without `+` (1e10, 0.001)."""
-    return f"{value:g}".replace("+", "")
+    """A number as it stands in tags and scope names: 0, 0.001, 1e-4, 1e10.
+
+    Six significant digits, no `+` (scopes may not hold one), no needless zeros in exponents, and
+    exponents where plain digits are long: TensorBoard cuts labels at 13 characters.
+    """
+    plain = f"{value:g}"
+    mantissa, _, exponent = f"{value:.5e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    scientific = f"{mantissa}e{int(exponent)}"
+    return scientific if "e" in plain or len(scientific) < len(plain) - 1 else plain
 
 
 def description(tag: str, place: str = "") -> str:

@@ -26,6 +26,7 @@ from tracker.console import Console
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
 from tracker.record import Record, RunVanishedError
+from tracker.report import Outcome
 from tracker.rundir import RunDir
 from tracker.schedule import Call
 from tracker.steps import MOST_SKIPPED, Result
@@ -33,27 +34,6 @@ from tracker.steps import MOST_SKIPPED, Result
 CALL_SECONDS = 0.5  # how long one call may run, so that Ctrl-C and the progress bar stay lively
 WARN_SKIPPED = 10
 VALIDATION_BATCH = 512
-
-
-@dataclasses.dataclass
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-      status: as in run.json.
-      step: the last step done.
-      reason: one sentence on why it ended early; '' if it did not.
-      signal: number of the signal that ended it, if one did.
-      validation: steps and metrics of every validation.
-      table: the closing table, for `Console.show`.
-    """
-
-    status: str = "running"
-    step: int = 0
-    reason: str = ""
-    signal: int | None = None
-    validation: list[tuple[int, dict[str, float]]] = dataclasses.field(default_factory=list)
-    table: Any = None
 
 
 def train(experiment: Experiment, run: RunDir, record: Record, console: Console) -> Outcome:

@@ -1,0 +1,114 @@
+"""Counts the ops that really ran, from profiler traces of the compiled functions."""
+
+import collections
+import time
+
+import pytest
+import tensorflow as tf
+from etils import epath
+
+from tests import experiments
+from tracker import captures, graphs, noise, profiling, steps
+
+STEPS = 30
+NORMALS = "StatelessRandomNormalV2"
+# What only measuring needs. TensorFlow leaves cheap ops out of traces of functions that have run
+# some hundred times, so every test captures a function that has hardly run.
+MEASURING = ("diagnostics", "Timestamp")
+
+
+def executed(experiment, directory, run):
+    """Counts of (part of the name, op type) in a trace of `run(iterator)`."""
+    warnings = []
+    iterator = iter(experiment.batches())
+    profiler = profiling.Profiler(epath.Path(directory), warnings.append)
+    profiler.start()
+    with profiling.step_marker(1):
+        run(iterator)
+        time.sleep(0.05)
+    capture = profiler.stop()
+    assert not warnings
+    (file,) = epath.Path(capture).glob("*.xplane.pb")
+    return captures.executed_ops(file)
+
+
+def count(ops, *parts):
+    return sum(n for name, n in ops.items() if all(p in name for p in parts))
+
+
+def check_plain(ops, variables, routes):
+    """A plain step draws for one route, and measures nothing."""
+    by_route = collections.Counter()
+    for route in range(routes):
+        by_route[route] = count(ops, f"/route_{route}_", f":{NORMALS}")
+    assert sum(by_route.values()) == STEPS * variables, by_route
+    assert all(n % variables == 0 for n in by_route.values()), by_route
+    assert sum(n > 0 for n in by_route.values()) > 1, by_route
+    for part in MEASURING:
+        assert count(ops, part) == 0, [n for n in ops if part in n]
+    assert count(ops, ":Sqrt") == 0
+    assert count(ops, ":L2Loss") == 0
+    return by_route
+
+
+SETTINGS = {"optimizer": "sgd", "steps": 1000, "strategy": "routes", "model": "mlp"}
+
+
+def test_a_plain_step_runs_one_route_and_no_measuring(tmp_path):
+    experiment = experiments.make(**SETTINGS, summary_every=100)
+    results = []
+    ops = executed(
+        experiment, tmp_path, lambda it: results.append(experiment.functions.plain(it, 0, STEPS))
+    )
+    by_route = check_plain(ops, variables=6, routes=3)
+    chosen = collections.Counter(results[0].plain.choice.tolist())
+    assert {r: n // 6 for r, n in by_route.items()} == {r: chosen[r] for r in range(3)}
+    forward = {n: c for n, c in ops.items() if graphs.part(n) == "forward"}
+    assert count(forward, ":_FusedMatMul") + count(forward, "MatMul") == 3 * STEPS, forward
+
+
+def test_an_instrumented_step_measures_once(tmp_path):
+    experiment = experiments.make(**SETTINGS, summary_every=10)
+    ops = executed(experiment, tmp_path, lambda it: experiment.functions.tracked(it, 0, 3, 9))
+    norms = count(ops, "diagnostics", ":Sqrt")
+    assert norms == 3 * 6 * 5  # intervals, variables, and before, after, update and its two parts
+    assert count(ops, "/route_", f":{NORMALS}") == STEPS * 6
+
+
+class _WithNorm:
+    """A rule that computes a norm on every step, as a careless change would."""
+
+    def __init__(self, rule):
+        self._rule = rule
+
+    def __getattr__(self, name):
+        return getattr(self._rule, name)
+
+    def update(self, x, y):
+        update = self._rule.update(x, y)
+        with tf.name_scope("diagnostics"):
+            size = tf.sqrt(tf.reduce_sum(tf.square(self._rule.trainable[0].value)))
+            return update._replace(loss=update.loss + 0 * size)
+
+
+class _TwoRoutes(noise.Adder):
+    """An adder that runs a second route at every step."""
+
+    def add(self, step, index, scales=None):
+        super().add(step, index, scales)
+        super().add(step, (index + 1) % 3, scales)
+
+
+@pytest.mark.parametrize("fault", ["a norm", "a second route"])
+def test_the_count_finds_a_broken_step(tmp_path, fault):
+    experiment = experiments.make(**SETTINGS, summary_every=100)
+    body = experiment.functions.body
+    if fault == "a norm":
+        body = body._replace(rule=_WithNorm(body.rule))
+    else:
+        source = noise.Stateless(0)
+        body = body._replace(adder=_TwoRoutes("routes", source, (0.0, 1e-3, 1e-2), body.targets))
+    functions = steps.Steps(body, experiment.batches().element_spec)
+    ops = executed(experiment, tmp_path, lambda it: functions.plain(it, 0, STEPS))
+    with pytest.raises(AssertionError):
+        check_plain(ops, variables=6, routes=3)

@@ -107,7 +107,8 @@ class Gradient:
             target = loss
             if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
                 target = self.optimizer.scale_loss(loss)
-        gradients = tape.gradient(target, [v.value for v in self.trainable])
+        with tf.name_scope("gradients"):
+            gradients = tape.gradient(target, [v.value for v in self.trainable])
         with tf.name_scope("update"):
             self.optimizer.apply(gradients, self.trainable)
         return Update(tf.cast(loss, tf.float32), outputs, gradients)

@@ -216,6 +216,24 @@ class Record:
         self.update(status=status, attempts=[*before, last], **fields)
 
 
+def amend(run: RunDir, **fields: Any) -> None:
+    """Sets fields of a run that has ended; another process that is writing run.json is waited for.
+
+    Args:
+      run: the run.
+      **fields: the fields with their new values.
+
+    Raises:
+      ValueError: if the run's process still lives.
+      RecordError: if run.json cannot be read.
+    """
+    with _locked(run):
+        current = read(run)
+        if current["status"] == "running" and alive(current["owner"]):
+            raise ValueError(f"The run {run.name} is still running.")
+        _write(run, run.run_json, _encode({**current, **_plain(fields)}))
+
+
 def owner() -> dict[str, Any]:
     """What identifies this process: {host, boot_id, pid, start_time (seconds after boot)}."""
     process = psutil.Process()

@@ -1,0 +1,5 @@
+"""`python -m tracker.runs`."""
+
+from tracker.runs.main import run
+
+run()

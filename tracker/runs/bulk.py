@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ from tracker.runs import looks
 
 BLOCK = 2**23  # bytes of a file decoded at a time
 _HEADER = struct.Struct("<QI")
+_STROLL = 64  # records looked at one by one before their pattern is tried on the following ones
+_NEVER = 2**62
+_SESSION = "_hparams_/session_start_info"
 _FRAME = 16  # bytes around a payload: length, its checksum, the payload's checksum
 
 
@@ -56,7 +60,7 @@ class Block:
       end: offset of the end of its last complete record.
       scalars: the points of each scalar tag.
       others: for each other tag (its plugin, how many values, the last step).
-      hparams: contents of the plugin data of HParams' session records.
+      hparams: plugin data of the HParams record of the session.
       walls: times of the first and the last record; None if there is no record.
       corrupt: how many records had to be left out.
       dead: whether the rest of the file is out of reach, behind a corrupt length.
@@ -93,7 +97,7 @@ def read(path: str, offset: int = 0, plugins: dict[str, str] | None = None) -> I
             file.seek(offset)
             data = file.read(size)
             walk = _walk(data)
-            if walk is not None and not walk.starts and len(data) == size:
+            if walk is not None and not len(walk.starts) and len(data) == size:
                 size *= 4  # a record larger than a block
                 continue
             block = None if walk is None else _decode(data, walk, offset, kinds)
@@ -108,32 +112,71 @@ def read(path: str, offset: int = 0, plugins: dict[str, str] | None = None) -> I
 
 
 class _Walk(NamedTuple):
-    starts: list[int]  # of the payloads
-    lengths: list[int]
+    starts: np.ndarray  # of the payloads
+    lengths: np.ndarray
     end: int
 
 
 def _walk(data: bytes) -> _Walk | None:
     """Where the complete records are; None if a length is corrupt."""
-    starts: list[int] = []
-    lengths: list[int] = []
+    array = np.frombuffer(data, np.uint8)
+    parts, position = [np.zeros(0, np.int64)], 0
     known: dict[bytes, int] = {}
-    position, size = 0, len(data)
-    while position + _FRAME <= size:
+    while True:
+        starts, end = _stroll(data, position, known)
+        if starts is None:
+            return None
+        parts.append(np.array(starts, np.int64))
+        if len(starts) < _STROLL:
+            break
+        cycle = _cycle([*starts, end])
+        jumped = _leap(array, starts[len(starts) - cycle :], end) if cycle else parts[0]
+        parts.append(jumped)
+        position = end + (len(jumped) // cycle) * (end - starts[-cycle]) if cycle else end
+        end = position
+    all_starts = np.concatenate(parts)
+    lengths = np.diff(all_starts, append=end) - _FRAME
+    return _Walk(all_starts + 12, lengths, end)
+
+
+def _stroll(data: bytes, position: int, known: dict[bytes, int]) -> tuple[list[int] | None, int]:
+    """Where the next records start, one after the other, some `_STROLL` of them at most."""
+    starts: list[int] = []
+    size = len(data)
+    while position + _FRAME <= size and len(starts) < _STROLL:
         header = data[position : position + 12]
-        length = known.get(header)
-        if length is None:
+        stride = known.get(header)
+        if stride is None:
             length, checksum = _HEADER.unpack(header)
             if checksum != _masked(google_crc32c.value(header[:8])):
-                return None
-            known[header] = length
-        following = position + _FRAME + length
-        if following > size:
+                return None, position
+            stride = known[header] = length + _FRAME
+        if position + stride > size:
             break
-        starts.append(position + 12)
-        lengths.append(length)
-        position = following
-    return _Walk(starts, lengths, position)
+        starts.append(position)
+        position += stride
+    return starts, position
+
+
+def _cycle(bounds: list[int]) -> int:
+    """After how many records their lengths repeat, such as the number of tags; 0 if they do not."""
+    strides = [b - a for a, b in itertools.pairwise(bounds)]
+    for cycle in range(1, len(strides) // 2 + 1):
+        if strides[-cycle:] == strides[-2 * cycle : -cycle]:
+            return cycle
+    return 0
+
+
+def _leap(array: np.ndarray, starts: list[int], end: int) -> np.ndarray:
+    """Where the records start that have, over and over, the lengths of those at `starts`."""
+    span = end - starts[0]
+    count = (len(array) - end) // span
+    rounds = array[end : end + count * span].reshape(count, span)
+    offsets = np.array(starts) - starts[0]
+    columns = (offsets[:, None] + np.arange(12)).ravel()
+    same = (rounds[:, columns] == array[starts[0] + columns]).all(axis=1)
+    count = count if same.all() else int(same.argmin())
+    return (end + span * np.arange(count)[:, None] + offsets).ravel()
 
 
 def _masked(crc: int) -> int:
@@ -145,12 +188,10 @@ class _Points:
 
     def __init__(self) -> None:
         self.parts: dict[str, list[tuple[Any, Any, Any, Any]]] = collections.defaultdict(list)
+        self.simple: dict[str, int] = {}  # tags with a `simple_value`: the order of the first
 
     def add(self, tag: str, order: Any, steps: Any, walls: Any, values: Any) -> None:
         self.parts[tag].append((order, steps, walls, values))
-
-    def first(self, tag: str) -> int:
-        return min(int(part[0][0]) for part in self.parts[tag])
 
     def columns(self) -> dict[str, Column]:
         columns = {}
@@ -172,10 +213,10 @@ class _Points:
 def _decode(data: bytes, walk: _Walk, offset: int, kinds: events.Kinds) -> Block | None:
     """Decodes the records of a block; None if a checksum is wrong or a record is not an Event."""
     block = Block(offset + walk.end)
-    if not walk.starts:
+    if not len(walk.starts):
         return block
     array = np.frombuffer(data, np.uint8)
-    starts, lengths = np.array(walk.starts), np.array(walk.lengths)
+    starts, lengths = walk.starts, walk.lengths
     quick, slow, singles = _Points(), _Points(), []
     times: list[tuple[int, float]] = []
     for length in np.unique(lengths):
@@ -187,13 +228,14 @@ def _decode(data: bytes, walk: _Walk, offset: int, kinds: events.Kinds) -> Block
         singles += _alike(rows, order, quick, times)
     try:
         for n in sorted(singles):
-            start = walk.starts[n]
-            event = events.Event.FromString(data[start : start + walk.lengths[n]])
+            event = events.Event.FromString(data[starts[n] : starts[n] + lengths[n]])
             times.append((n, event.wall_time))
             _single(event, n, slow, quick, kinds, block)
     except DecodeError:
         return None
     for tag, parts in quick.parts.items():
+        if tag in quick.simple:
+            kinds.plugins.setdefault(tag, "scalars")
         if kinds.plugins.get(tag) == "scalars":
             slow.parts[tag] += parts
     block.scalars = slow.columns()
@@ -233,8 +275,10 @@ def _alike(
         found, where = rows[same], order[same]
         steps, walls = looks.steps(look, found), looks.walls(look, found)
         times += [(int(where[0]), float(walls[0])), (int(where[-1]), float(walls[-1]))]
-        for tag, chosen, values in looks.values(look, found):
+        for tag, simple, chosen, values in looks.values(look, found):
             points.add(tag, where[chosen], steps[chosen], walls[chosen], values)
+            if simple:
+                points.simple[tag] = min(int(where[chosen[0]]), points.simple.get(tag, _NEVER))
         rows, order = rows[~same], order[~same]
     return singles
 
@@ -244,13 +288,13 @@ def _single(
 ) -> None:
     for value in event.summary.value:
         tag = value.tag
-        if tag in quick.parts and tag not in kinds.plugins and quick.first(tag) < order:
-            kinds.plugins[tag] = "scalars"  # as in the file: the first kind of a tag counts
+        if quick.simple.get(tag, _NEVER) < order:
+            kinds.plugins.setdefault(tag, "scalars")  # the first kind of a tag in a file counts
         kind = kinds.of(value)
         if kind and kind != "scalars":
             _, count, step = block.others.get(tag, (kind, 0, event.step))
             block.others[tag] = kind, count + 1, max(step, event.step)
-        if value.metadata.plugin_data.plugin_name == "hparams":
+        if tag == _SESSION:
             block.hparams.append(value.metadata.plugin_data.content)
     for tag, number in events.scalars(event, kinds):
         slow.add(tag, [order], [event.step], [event.wall_time], [float(number)])

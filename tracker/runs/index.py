@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from tracker.runs.scan import EventFile, Stamp, stamp_of
 from tracker.runs.tally import SCALARS, Series, Tally
 
-VERSION = "1"
+VERSION = "2"
 BUSY_SECONDS = 60.0
 _PORTION_SECONDS = 2.0  # how long one transaction reads, so that others get their turn
 _PRINT = 256  # bytes compared at the head of a file and before the offset

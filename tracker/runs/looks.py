@@ -19,10 +19,17 @@ _DT_FLOAT = 1
 
 
 class Place(NamedTuple):
-    """Where the tag and the number of a value stand: first byte and the one behind the last."""
+    """One value of a record.
+
+    Attributes:
+      tag: first byte of the tag and the one behind its last.
+      number: first byte of the number.
+      simple: whether it is a `simple_value`, which says by itself that it is a scalar.
+    """
 
     tag: tuple[int, int]
     number: int
+    simple: bool
 
 
 class Look(NamedTuple):
@@ -120,18 +127,19 @@ def walls(look: Look, rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows[:, look.wall : look.wall + 8]).view("<f8").ravel()
 
 
-def values(look: Look, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def values(look: Look, rows: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray, np.ndarray]]:
     """The scalars of records.
 
     Yields:
-      (tag, indices of the records that have it, its values as float64).
+      (tag, whether it is a `simple_value`, indices of the records that have it, its values as
+      float64).
     """
     for place in look.values:
         numbers = np.ascontiguousarray(rows[:, place.number : place.number + 4])
         floats = numbers.view("<f4").ravel().astype(np.float64)
         begin, end = place.tag
         if len(look.values) > 1 or (rows[:, begin:end] == rows[0, begin:end]).all():
-            yield _text(rows[0, begin:end]), np.arange(len(rows)), floats
+            yield _text(rows[0, begin:end]), place.simple, np.arange(len(rows)), floats
             continue
         tags = np.ascontiguousarray(rows[:, begin:end]).view(f"V{end - begin}").ravel()
         found, first, inverse = np.unique(tags, return_index=True, return_inverse=True)
@@ -139,7 +147,7 @@ def values(look: Look, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.n
         bounds = np.searchsorted(inverse[ranks], np.arange(len(found) + 1))
         for i, row in enumerate(first):
             chosen = ranks[bounds[i] : bounds[i + 1]]
-            yield _text(rows[row, begin:end]), chosen, floats[chosen]
+            yield _text(rows[row, begin:end]), place.simple, chosen, floats[chosen]
 
 
 def _text(row: np.ndarray) -> str:
@@ -190,19 +198,19 @@ def _only(data: bytes, begin: int, end: int, kind: tuple[int, int]) -> list[tupl
 
 def _value(data: bytes, begin: int, end: int) -> Place:
     """The places of a Summary.Value of a tag and one float32, without metadata."""
-    tag, number = None, None
+    tag, number, simple = None, None, False
     for field, wire, first, after in _fields(data, begin, end):
         if (field, wire) == (1, _BYTES) and tag is None:
             tag = first, after
         elif (field, wire) == (2, _FIXED32) and number is None:
-            number = first
+            number, simple = first, True
         elif (field, wire) == (8, _BYTES) and number is None:
             number = _tensor(data, first, after)
         else:
             raise _StrangeError
     if tag is None or number is None or tag[0] == tag[1]:
         raise _StrangeError
-    return Place(tag, number)
+    return Place(tag, number, simple)
 
 
 def _tensor(data: bytes, begin: int, end: int) -> int:

@@ -74,6 +74,5 @@ def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess:
         text=True,
         timeout=300,
         check=False,
-        env={**os.environ, "COLUMNS": "100"},
-        **options,
+        **{"env": {**os.environ, "COLUMNS": "100"}, **options},
     )

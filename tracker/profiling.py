@@ -22,6 +22,8 @@ import tensorflow as tf
 
 from tracker import captures
 
+LARGE_MB = 40.0  # about what a million events take, which is where XProf's conversion stops
+
 
 def step_marker(step: int) -> Any:
     """A context manager that marks one step in the trace; `_r=1` is what makes it a root event."""

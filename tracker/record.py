@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import importlib.metadata
 import json
@@ -357,7 +358,11 @@ def _locked(run: RunDir) -> Iterator[None]:
 
 
 def _write(run: RunDir, path: epath.Path, data: bytes) -> None:
-    """Writes a file whole or not at all, and on the disk before it returns."""
+    """Writes a file whole or not at all, and on the disk before it returns.
+
+    On a full disk there is no room for a second copy: what fits into the blocks that the
+    file has is then written over it in one go.
+    """
     if "://" in os.fspath(path):
         path.write_bytes(data)  # object stores show a file when it is complete
         return
@@ -374,7 +379,22 @@ def _write(run: RunDir, path: epath.Path, data: bytes) -> None:
         os.replace(temporary, path)
     except FileNotFoundError as error:
         raise _vanished(run) from error
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise
+        if not (getattr(error, "errno", None) == errno.ENOSPC and _overwritten(path, data)):
+            raise
+
+
+def _overwritten(path: epath.Path, data: bytes) -> bool:
+    """Writes over a file if its blocks have room for the data."""
+    try:
+        with open(path, "r+b") as file:
+            if len(data) > os.fstat(file.fileno()).st_blocks * 512:
+                return False
+            os.pwrite(file.fileno(), data, 0)
+            os.ftruncate(file.fileno(), len(data))
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True

@@ -88,6 +88,7 @@ class Recorder:
             values = self._every_step(number, loss, choice, int(result.plain.skipped[i]))
             wall_time = began + (i + 1) * each
             if i in rows:
+                values = {tags.WUR_ALL_SKIPPED: 0.0, **values}
                 values |= self._summary_step(rows[i], loss, choice, each)
                 self._compact(number, wall_time)
             if values:
@@ -150,7 +151,6 @@ class Recorder:
             tags.WUR_ALL_UNDEFINED: overall.undefined,
             tags.NONFINITE_LOSS: self._bad_losses,
         }
-        values.setdefault(tags.WUR_ALL_SKIPPED, 0)
         values |= _finite({
             tags.WUR_ALL_RATIO: overall.ratio,
             tags.WUR_ALL_UNCHANGED: overall.unchanged_fraction,

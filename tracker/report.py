@@ -30,6 +30,7 @@ class Outcome:
       reason: one sentence on why it ended early; '' if it did not.
       signal: number of the signal that ended it, if one did.
       validation: steps and metrics of every validation.
+      missing: the steps whose events could not be written; '' if all were.
       table: the closing table, for `Console.show`.
     """
 
@@ -38,6 +39,7 @@ class Outcome:
     reason: str = ""
     signal: int | None = None
     validation: list[tuple[int, dict[str, float]]] = dataclasses.field(default_factory=list)
+    missing: str = ""
     table: Any = None
 
 
@@ -88,6 +90,8 @@ def results(experiment: Experiment, recorder: Recorder, outcome: Outcome) -> dic
         found["steps_per_second"] = recorder.steps / recorder.seconds
     if recorder.skipped:
         found["skipped_batches"] = recorder.skipped
+    if outcome.missing:
+        found["missing_steps"] = outcome.missing
     return found
 
 
@@ -106,6 +110,8 @@ def closing_table(experiment: Experiment, recorder: Recorder, outcome: Outcome) 
         table.add_row("speed", f"{rate:,.0f} steps/s, {1e3 / rate:.2f} ms a step")
     if recorder.skipped:
         table.add_row("batches without an update", f"{recorder.skipped:,}")
+    if outcome.missing:
+        table.add_row("not written", f"events of {outcome.missing}")
     total = max(int(recorder.counts.sum()), 1)
     shares = [
         f"{tags.number(s)}: {n / total:.0%}"

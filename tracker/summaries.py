@@ -146,6 +146,7 @@ class EventWriter:
             existing=events.event_files(self._directory),
         )
         self._path = os.fspath(self._directory / name)
+        self._safe = 0
         try:
             self._file = tf.io.TFRecordWriter(self._path)
             for event in events.start_records(self._step):
@@ -190,8 +191,11 @@ class EventWriter:
             return
         with contextlib.suppress(tf.errors.OpError):  # what it cannot write is still pending
             file.close()
-        if os.path.exists(self._path):
-            os.truncate(self._path, self._safe)
+        with contextlib.suppress(FileNotFoundError):
+            if self._safe:
+                os.truncate(self._path, self._safe)
+            else:
+                os.unlink(self._path)
         # A new file needs the metadata of every tag again.
         self._known.clear()
         self._pending = [(s, self._with_metadata(r)) for s, r in self._pending]

@@ -48,8 +48,8 @@ def train(experiment: Experiment, run: RunDir, record: Record, console: Console)
     Returns:
       How it ended. An exception ends the run as failed, and is passed on.
     """
-    with _signals() as signalled, contextlib.ExitStack() as stack:
-        training = _Training(experiment, run, record, console, stack)
+    with _signals() as signalled:
+        training = _Training(experiment, run, record, console)
         try:
             training.open()
             training.loop(signalled)
@@ -65,19 +65,16 @@ def train(experiment: Experiment, run: RunDir, record: Record, console: Console)
 class _Training:
     """One run of the loop. Each method is one concern; `loop` is the order they come in."""
 
-    def __init__(self, experiment, run, record, console, stack):
+    def __init__(self, experiment, run, record, console):
         self._experiment: Experiment = experiment
         self._run: RunDir = run
         self._record: Record = record
         self._console: Console = console
+        self._warned: set[str] = set()
         config = experiment.config
         place = _place(experiment.names)
-        self._train = stack.enter_context(
-            summaries.EventWriter(run.train, place=place, warn=console.warn)
-        )
-        self._validation = stack.enter_context(
-            summaries.EventWriter(run.validation, warn=console.warn)
-        )
+        self._train = summaries.EventWriter(run.train, place=place, warn=self._said)
+        self._validation = summaries.EventWriter(run.validation, warn=self._said)
         self.recorder = recorder.Recorder(
             self._train, experiment.names, experiment.functions.metric_names, config.stddevs,
             config.wur, config.batch_size, config.log_every,
@@ -98,7 +95,6 @@ class _Training:
                 run.checkpoints, experiment.state(), config.keep_checkpoints
             )
         self._checkpoint_due = time.monotonic() + (self._checkpoint_seconds or math.inf)
-        self._warned: set[str] = set()
         self.outcome = Outcome()
 
     def open(self) -> None:
@@ -136,25 +132,31 @@ class _Training:
 
     def close(self) -> None:
         """Leaves everything on disk: events, capture, checkpoint, model, status."""
+        if self._run.path.exists():
+            if self._profiler.active:
+                self._keep(self._profiler.stop())
+            self._finish()
         outcome = self.outcome
-        self._profiler.stop()
+        outcome.table = report.closing_table(self._experiment, self.recorder, outcome)
+
+    def _finish(self) -> None:
+        outcome = self.outcome
         self._train.flush()
         self._validation.flush()
         if outcome.status in ("completed", "interrupted") and math.isfinite(self._loss):
             self._save(at_end=True)
-        for writer in (self._train, self._validation):
-            writer.close()
+        self._train.close()
+        self._validation.close()
         lost = sorted({*self._train.lost, *self._validation.lost})
+        outcome.missing = report.ranges(lost) if lost else ""
         if lost and outcome.status == "completed":
             outcome.status = "failed"
-            outcome.reason = f"events of {report.ranges(lost)} could not be written"
-        outcome.table = report.closing_table(self._experiment, self.recorder, outcome)
+            outcome.reason = f"the events of {outcome.missing} could not be written"
         results = report.results(self._experiment, self.recorder, outcome)
-        if lost:
-            results["missing_steps"] = report.ranges(lost)
         with contextlib.suppress(RunVanishedError):
-            self._record.finish(outcome.status, last_step=outcome.step, results=results,
-                                reason=outcome.reason)  # fmt: skip
+            self._record.finish(
+                outcome.status, last_step=outcome.step, results=results, reason=outcome.reason
+            )
 
     _loss = math.nan  # of the last step
 
@@ -203,13 +205,26 @@ class _Training:
 
     def _stop_profile(self) -> None:
         if self._profiler.active and not self._experiment.schedule.window(self.outcome.step + 1):
-            capture = self._profiler.stop()
-            if capture is not None:
-                self._record.update(captures=[*self._captures, str(capture.name)])
+            self._keep(self._profiler.stop())
 
-    @property
-    def _captures(self) -> list[str]:
-        return self._record.fields.get("captures", [])
+    def _keep(self, capture: Any) -> None:
+        """Says what was captured, and whether XProf will show all of it."""
+        if capture is None:
+            return
+        kept = [*self._record.fields.get("captures", []), capture.name]
+        self._record.update(captures=kept)
+        window = self._experiment.schedule.window(self.outcome.step)
+        assert window is not None
+        size = sum(f.stat().length for f in capture.iterdir()) / 1e6
+        self._console.say(
+            f"Profiled steps {window.start} to {self.outcome.step}: {size:.1f} MB (Profile tab)."
+        )
+        if size > profiling.LARGE_MB:
+            self._warn(
+                "large capture",
+                "XProf shows about a million events of a capture and leaves out the rest; profile "
+                "fewer steps at a time.",
+            )
 
     def _check(self, result: Result) -> None:
         """Ends the run, or warns, if the loss is not a number or nothing is updated any more."""
@@ -257,6 +272,10 @@ class _Training:
             self._warned.add(what)
             self._console.warn(sentence)
 
+    def _said(self, sentence: str) -> None:
+        """What a writer says of its file; the two of a run say the same, and once is enough."""
+        self._warn(sentence.split(maxsplit=1)[0], sentence)
+
     def _validate(self) -> None:
         step = self.outcome.step
         if self.outcome.status != "running" or not self._experiment.schedule.is_validation(step):
@@ -268,6 +287,11 @@ class _Training:
         self._validation.scalars(step, found)
 
     def _flush(self) -> None:
+        if not self._run.path.exists():
+            if self.outcome.status == "running":
+                self.outcome.status = "failed"
+                self.outcome.reason = f"{self._run.path} was deleted while the run was going on"
+            return
         self._train.flush()
         self._validation.flush()
 

@@ -145,7 +145,7 @@ def show_command(args: argparse.Namespace) -> int:
 
 def _facts(run: Run) -> dict[str, Any]:
     record = run.record
-    argv = record.get("argv")
+    argv, git = record.get("argv"), record.get("git")
     return {
         "run": run.name,
         "status": run.status,
@@ -158,7 +158,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "tags": run.tags,
         "host": record.get("host"),
         "commit": run.value("commit"),
-        "changes": (record.get("git") or {}).get("diff"),
+        "changes": git.get("diff") if isinstance(git, dict) else None,
         "command": " ".join(map(str, argv)) if isinstance(argv, list) else argv,
         "directory": run.path,
         "corrupt": sum(entry.corrupt + entry.dead for entry in run.entries) or None,

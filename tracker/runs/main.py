@@ -26,31 +26,25 @@ from tracker.runs import output
 
 USAGE_ERROR = 2
 FAILURE = 1
+_PROGRAM = "python -m tracker.runs"
+_WORD = "\0"  # no argument of a process can hold it
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        raise SystemExit(fail(_taught(message)))
+        raise SystemExit(fail(_taught(message, [*self._option_string_actions])))
 
 
-def _taught(message: str) -> str:
+def _taught(message: str, known: list[str]) -> str:
     """argparse's error, with what was probably meant."""
-    if match := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message, re.DOTALL):
-        what, known = f"There is no command {match[1]!r}", [*_COMMANDS]
-    elif match := re.match(r"unrecognized arguments: (-[^\s=]*)", message):
-        flags = {option for p in _subparsers(parser()) for option in p._option_string_actions}
-        what, known = f"There is no flag {match[1]}", sorted(flags)
-    else:
-        return message.replace("the following arguments are required", "Missing").strip()
+    match = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
+    if match is None:
+        return message.replace("the following arguments are required", "Missing")
     close = difflib.get_close_matches(match[1].replace("log_dir", "logdir"), known, n=1)
-    return f"{what}; did you mean {close[0]}?" if close else f"{what}; see --help"
-
-
-def _subparsers(top: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    choices = [action.choices for action in top._actions if action.choices]
-    return [p for group in choices if isinstance(group, dict) for p in group.values()]
+    hint = f"did you mean {close[0]}?" if close else "see --help"
+    return f"There is no flag {match[1]}; {hint}"
 
 
 def fail(sentence: str, status: int = USAGE_ERROR) -> int:
@@ -60,23 +54,53 @@ def fail(sentence: str, status: int = USAGE_ERROR) -> int:
     return status
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    top = _Parser(
-        prog="python -m tracker.runs",
+def _top() -> argparse.ArgumentParser:
+    """The parser that prints help when no command is named."""
+    return _Parser(
+        prog=_PROGRAM,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=f"{_PROGRAM} COMMAND --logdir=LOGDIR ...",
+        epilog="commands:\n" + "".join(f"  {n:10}{h}\n" for n, (_, h, _) in _COMMANDS.items()),
+    )
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    """The parser of one command."""
+    _, help_, add = _COMMANDS[name]
+    command = _Parser(
+        prog=f"{_PROGRAM} {name}",
+        description=f"{help_[0].upper()}{help_[1:]}.",
         allow_abbrev=False,
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (_, help_, add) in _COMMANDS.items():
-        command = commands.add_parser(
-            name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", allow_abbrev=False
-        )
-        command.add_argument("--logdir", required=True, help="directory of all runs")
-        command.add_argument("--json", action="store_true", help="print JSON")
-        add(command)
-    return top
+    command.add_argument("--logdir", required=True, help="directory of all runs")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    add(command)
+    return command
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses a command line; a mistake ends the process with one sentence and status 2."""
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        _top().print_help(sys.stdout if arguments else sys.stderr)
+        raise SystemExit(0 if arguments else USAGE_ERROR)
+    if name not in _COMMANDS:
+        close = difflib.get_close_matches(name, _COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COMMANDS)}"
+        raise SystemExit(fail(f"There is no command {name!r}; {hint}"))
+    rest = list(arguments[1:])
+    if "--" in rest:  # what follows are words, even if they begin with a dash
+        end = rest.index("--")
+        rest[end:] = [_WORD + word for word in rest[end + 1 :]]
+    args = _parser(name).parse_intermixed_args(rest)
+    args.command = name
+    for key, value in vars(args).items():
+        if isinstance(value, list):
+            setattr(args, key, [word.removeprefix(_WORD) for word in value])
+        elif isinstance(value, str):
+            setattr(args, key, value.removeprefix(_WORD))
+    return args
 
 
 def _runs(command: argparse.ArgumentParser, many: str = "*") -> None:
@@ -173,10 +197,9 @@ def _force(command: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
 
 
 _COMMANDS = {
@@ -197,7 +220,7 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
-    args = parser().parse_args(arguments)
+    args = parse(sys.argv[1:] if arguments is None else arguments)
     args.logdir = os.path.expanduser(args.logdir)
     if "://" in args.logdir:
         return fail(f"The logdir {args.logdir} is remote; copy it, and name the copy")

@@ -166,13 +166,14 @@ class Run:
         return None
 
     def _own(self, field: str) -> Any:
-        git = self.record.get("git") or {}
         if field in ("commit", "branch", "dirty"):
-            return git.get(field)
+            git = self.record.get("git")
+            return git.get(field) if isinstance(git, dict) else None
         if field in ("host", "reason", "parameters"):
             return self.record.get(field)
         if field == "attempts":
-            return len(self.record.get("attempts", ())) or None
+            attempts = self.record.get("attempts")
+            return len(attempts) if isinstance(attempts, list) else None
         if field == "created":
             return iso(self.created)
         if field == "tags":

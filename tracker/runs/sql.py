@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from tracker.runs.metrics import Metric
 from tracker.runs.run import FIELDS, Run
 from tracker.runs.where import text_of
 
-_BATCH = 50_000
+_NAN = "CASE WHEN {} THEN 'nan'::DOUBLE ELSE {} END"  # DuckDB takes NumPy's NaN for null
 _TABLES = {
     "runs": "name VARCHAR, status VARCHAR, step BIGINT, created VARCHAR, age DOUBLE, tags VARCHAR, "
     "note VARCHAR, attempts BIGINT, host VARCHAR, commit VARCHAR, branch VARCHAR, dirty BOOLEAN, "
@@ -61,16 +62,22 @@ def load(database: Any, table: str, titles: Sequence[str], rows: Iterable[Sequen
       titles: of its columns.
       rows: their values; a column of mixed types becomes text.
     """
+    import numpy as np
+
     columns: list[list[Any]] = [[] for _ in titles]
     for row in rows:
         for column, value in zip(columns, row, strict=True):
             column.append(value)
-    arrays, types = {}, []
+    arrays: dict[str, Any] = {}
+    types = []
     for n, (title, values) in enumerate(zip(titles, columns, strict=True)):
         kind, array = _array(values)
         arrays[f"c{n}"] = array
+        if kind == "DOUBLE":
+            arrays[f"n{n}"] = np.array([v is not None and math.isnan(v) for v in values], bool)
         quoted = title.replace('"', '""')
-        types.append(f'CAST(c{n} AS {kind}) AS "{quoted}"')
+        source = _NAN.format(f"n{n}", f"c{n}") if kind == "DOUBLE" else f"CAST(c{n} AS {kind})"
+        types.append(f'{source} AS "{quoted}"')
     database.register("loaded", arrays)
     database.execute(f"CREATE TABLE {table} AS SELECT {', '.join(types)} FROM loaded")
     database.unregister("loaded")
@@ -181,8 +188,12 @@ def fill_scalars(database: Any, chosen: Sequence[tuple[Run, Metric]]) -> int:
     )
     series = np.repeat(np.arange(len(chosen)), counts)
     numbers = {"series": series, "step": steps, "wall_time": walls, "value": values}
+    numbers["lost"] = np.isnan(values)
     database.register("numbers", numbers)
-    database.execute("CREATE TABLE points AS SELECT * FROM numbers")
+    value = _NAN.format("lost", "value")
+    database.execute(
+        f"CREATE TABLE points AS SELECT series, step, wall_time, {value} AS value FROM numbers"
+    )
     database.unregister("numbers")
     rows = [(n, run.name, m.split, m.tag) for n, (run, m) in enumerate(chosen)]
     load(database, "series", ["id", "run", "split", "tag"], rows)

@@ -137,3 +137,15 @@ def all_frozen(input_shape, classes):
 def exploding(input_shape, classes):
     """Weights that overflow: the loss is NaN from the third step on at a learning rate of 1e18."""
     return dense(input_shape, classes)
+
+
+def wide(input_shape, classes):
+    """A layer large enough for the vectorised normal numbers."""
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Flatten(),
+            layers.Dense(600, "relu"),
+            layers.Dense(classes),
+        ]
+    )

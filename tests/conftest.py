@@ -1,5 +1,6 @@
 """Fixtures that tests share."""
 
+import subprocess
 import time
 
 import pytest
@@ -31,3 +32,23 @@ def default_run(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     (name,) = [p.name for p in logdir.iterdir() if not p.name.startswith(".")]
     return logdir, logdir / name, done, seconds
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a file system of a given size ('100k'); gives its directory."""
+    mounted = []
+
+    def make(size):
+        place = tmp_path / f"disk{len(mounted)}"
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"needs the right to mount a small file system: {done.stderr.strip()}")
+        mounted.append(place)
+        return place
+
+    yield make
+    for place in mounted:
+        subprocess.run(["umount", str(place)], check=True)

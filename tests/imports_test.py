@@ -25,9 +25,14 @@ def modules():
 
 
 def imported(path):
-    """Modules of the package that a file imports, at its top or anywhere in it."""
+    """Modules of the package that a file imports, at its top or anywhere in it.
+
+    What only a type checker reads is not imported.
+    """
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if not _for_types(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             if node.module == "tracker":
                 found |= {a.name for a in node.names}
@@ -37,6 +42,10 @@ def imported(path):
         elif isinstance(node, ast.Import):
             found |= {a.name.removeprefix("tracker.") for a in node.names if "tracker." in a.name}
     return found & set(modules())
+
+
+def _for_types(node):
+    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
 
 
 def test_there_are_no_cycles():

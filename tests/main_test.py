@@ -151,6 +151,7 @@ BAD = {
     "--stddevs=": "--stddevs is empty",
     "--stddevs=a": "--stddevs=a: should be numbers",
     "--steps=0": "--steps=0",
+    "--steps_per_call=0": "--steps_per_call=0: should be auto, or a number from 1",
     "--steps=many": "--steps=many",
     "--strategy=magic": "--strategy=magic",
     "--profile_steps=2990:3010": "ends after step 3000",

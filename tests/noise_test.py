@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -164,3 +165,71 @@ def test_tied_weights_get_noise_once():
     model = keras.Model(inputs, shared(shared(inputs)))
     assert len(model.trainable_variables) == 2
     assert len(variables.paths(model.trainable_variables, model)) == 2
+
+
+class TestTheVectorisedNormals:
+    """Large variables: the same distribution as TensorFlow's kernel, at a fixed seed."""
+
+    COUNT = 2_000_001
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def numbers(cls):
+        return noise.Stateless(3).draw("large", STEP, [cls.COUNT]).numpy().astype(np.float64)
+
+    def test_kolmogorov_smirnov(self, numbers):
+        ordered = np.sort(numbers)
+        normal = np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in ordered])
+        ranks = np.arange(self.COUNT + 1) / self.COUNT
+        distance = max(np.max(ranks[1:] - normal), np.max(normal - ranks[:-1]))
+        assert distance < 1.63 / math.sqrt(self.COUNT)  # what 1 % of true samples exceed
+
+    def test_moments_and_tails(self, numbers):
+        assert abs(numbers.mean()) < 4 / math.sqrt(self.COUNT)
+        assert numbers.var() == pytest.approx(1, abs=4 * math.sqrt(2 / self.COUNT))
+        assert (numbers**3).mean() == pytest.approx(0, abs=4 * math.sqrt(15 / self.COUNT))
+        assert (numbers**4).mean() == pytest.approx(3, abs=4 * math.sqrt(96 / self.COUNT))
+        for size in (2, 3, 4):
+            expected = self.COUNT * math.erfc(size / math.sqrt(2))
+            beyond = np.count_nonzero(np.abs(numbers) > size)
+            assert abs(beyond - expected) < 4 * math.sqrt(expected)
+        assert 4.5 < np.abs(numbers).max() < 6
+
+    def test_the_two_halves_and_neighbours_are_independent(self, numbers):
+        half = self.COUNT // 2
+        pairs = [(numbers[:half], numbers[half : 2 * half]), (numbers[:-1], numbers[1:])]
+        for one, other in pairs:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(half)
+            assert abs(np.corrcoef(one**2, other**2)[0, 1]) < 4 / math.sqrt(half)
+
+    def test_strategies_and_call_lengths_give_the_same_bits(self):
+        settings = {
+            "model": "tests.architectures:wide", "steps": 6, "batch_size": 96, "summary_every": 2,
+        }  # fmt: skip
+        found = []
+        for strategy, most in (("routes", 6), ("scalar", 1), ("buffered", 3)):
+            experiment = experiments.make(**settings, strategy=strategy)
+            experiments.run_steps(experiment, most)
+            found.append(experiments.weights(experiment))
+        assert max(w.size for w in found[0]) >= noise.VECTORISED
+        assert experiments.equal(found[0], found[1])
+        assert experiments.equal(found[0], found[2])
+
+
+def test_what_a_table_gives_up_in_independence():
+    """Draws that overlap are correlated at some lag: measured against what geometry says."""
+    count, size = 5_000, 80_000
+    source = noise.Table(0, size)
+    draw = tf.function(lambda step: source.draw("a", step, [count]))
+    draws = [draw(tf.constant(k, tf.int64)).numpy() for k in range(120)]
+    best = []
+    for one, other in itertools.pairwise(draws):
+        spectrum = np.fft.rfft(one, 2 * count) * np.conj(np.fft.rfft(other, 2 * count))
+        best.append(np.abs(np.fft.irfft(spectrum)).max() / count)
+    overlapping = np.mean(np.array(best) > 0.1)
+    assert 0.03 < overlapping < 0.25  # geometry: 2 · 5000 / 75001 = 0.13
+    exact = noise.Stateless(0)
+    draw = tf.function(lambda step: exact.draw("a", step, [count]))
+    one, other = draw(STEP).numpy(), draw(STEP + 1).numpy()
+    spectrum = np.fft.rfft(one, 2 * count) * np.conj(np.fft.rfft(other, 2 * count))
+    assert np.abs(np.fft.irfft(spectrum)).max() / count < 0.1

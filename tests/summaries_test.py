@@ -77,22 +77,8 @@ def test_what_was_flushed_survives_kill_9(tmp_path):
     assert [s for s, _ in scalars(tmp_path, "loss")] == list(range(1, 51))
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 100 kB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(place)], check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    if mounted.returncode:
-        pytest.skip(f"needs the right to mount a small file system: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(small_disk):
+    small_disk = small_disk("100k")
     warnings, now = [], [1000.0]
     filler = small_disk / "filler"
     writer = summaries.EventWriter(
@@ -123,6 +109,7 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(sma
 
 
 def test_a_full_disk_to_the_end_names_what_is_missing(small_disk):
+    small_disk = small_disk("100k")
     warnings = []
     writer = summaries.EventWriter(epath.Path(small_disk), warn=warnings.append)
     for step in range(1, 3000):

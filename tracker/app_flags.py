@@ -115,10 +115,10 @@ _string(
 )
 _integer("steps", f"Steps (applied updates) of the run. Default: {config_lib.DEFAULT_STEPS}.", 1)
 _number("epochs", "Length of the run in epochs, in place of --steps.", 1e-9)
-_integer(
+_string(
     "steps_per_call",
-    "Steps that one call of a compiled function runs at most; 0: about half "
-    "a second's. Weights do not depend on it.",
+    "Steps that one call of a compiled function runs at most; auto: about half a second's. "
+    "Weights do not depend on it.",
 )
 _numbers("stddevs", "Standard deviations of the noise, of which each step uses one; 0: no noise.")
 _string(

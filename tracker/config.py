@@ -41,7 +41,7 @@ class Config:
     optimizer_args: str = ""
     steps: int | None = None  # None: DEFAULT_STEPS, or epochs
     epochs: float | None = None
-    steps_per_call: int = 0  # 0: about half a second
+    steps_per_call: str = "auto"  # or a number; auto: about half a second
     # Noise.
     stddevs: tuple[float, ...] = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     selector: str = "random"
@@ -109,6 +109,7 @@ def validate(config: Config) -> Config:
             "taken on summary steps only"
         )
     parse_args(config.optimizer_args)
+    steps_per_call(config.steps_per_call)
     checkpoint_interval(config.checkpoint_every)
     if config.profile_steps != "auto":
         windows(config.profile_steps, None)
@@ -174,6 +175,19 @@ def parse_args(text: str) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             result[name] = value
     return result
+
+
+def steps_per_call(text: str) -> int:
+    """Parses how many steps one call runs at most; 0 for 'auto'.
+
+    Raises:
+      ValueError: in one sentence.
+    """
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--steps_per_call={text}: should be auto, or a number from 1")
+    return int(text)
 
 
 def checkpoint_interval(text: str) -> tuple[str, int]:

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tracker import graphs, profiling, recorder, report, summaries, tags
 from tracker.checkpoints import Checkpoints
-from tracker.config import checkpoint_interval
+from tracker.config import checkpoint_interval, steps_per_call
 from tracker.console import Console
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
@@ -85,7 +85,8 @@ class _Training:
             len(experiment.data.validation_x),
         )
         self._profiler = profiling.Profiler(run.train, console.warn)
-        self._most = config.steps_per_call or 1
+        self._given = steps_per_call(config.steps_per_call)
+        self._most = self._given or 1
         self._batches = 0
         self._checkpoints: Checkpoints | None = None
         kind, every = checkpoint_interval(config.checkpoint_every)
@@ -179,7 +180,7 @@ class _Training:
 
     def _pace(self, steps: int, seconds: float) -> None:
         """Lets the next call run about `CALL_SECONDS`, feeling its way up from one step."""
-        if not self._experiment.config.steps_per_call and steps:
+        if not self._given and steps:
             self._most = max(1, min(2 * self._most, int(CALL_SECONDS * steps / max(seconds, 1e-9))))
 
     def _weights(self, step: int) -> list[np.ndarray] | None:

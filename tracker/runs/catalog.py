@@ -121,14 +121,14 @@ class Catalog:
         chosen = list(dict.fromkeys(self.find(name) for name in names)) if names else self.runs
         if where:
             condition = where_lib.parse(where)
-            self._check(condition.fields, chosen)
+            self.check_fields(condition.fields, chosen)
             chosen = [run for run in chosen if condition.matches(run.value)]
         if sort:
-            self._check([sort.lstrip("-")], chosen)
+            self.check_fields([sort.lstrip("-")], chosen)
             chosen = _sorted(chosen, sort)
         return chosen[:limit]
 
-    def _check(self, fields: Iterable[str], runs: Sequence[Run]) -> None:
+    def check_fields(self, fields: Iterable[str], runs: Sequence[Run]) -> None:
         """Refuses a field that no run has."""
         for field in fields:
             if field in FIELDS or any(run.value(field) is not None for run in runs) or not runs:

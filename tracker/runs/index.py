@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tracker.runs.scan import EventFile, Stamp, stamp_of
-from tracker.runs.tally import SCALARS, Series, Tally
+from tracker.runs.tally import Series, Tally
 
 VERSION = "2"
 BUSY_SECONDS = 60.0
@@ -149,7 +149,7 @@ class Index:
 
     def _in_memory(self, error: Exception) -> sqlite3.Connection:
         self.problem = (
-            f"The index {self._path} cannot be written ({error}); event files are read anew."
+            f"The index {self._path} cannot be written ({error}); event files are read anew"
         )
         memory = sqlite3.connect(":memory:", isolation_level=None)
         try:
@@ -308,6 +308,3 @@ def _remove(path: str) -> None:
 
 def _quoted(path: str) -> str:
     return "".join(f"%{b:02x}" if b in b"%?#" else chr(b) for b in os.fsencode(path))
-
-
-__all__ = ["SCALARS", "Entry", "Index", "Series"]

@@ -27,7 +27,7 @@ def list_command(args: argparse.Namespace) -> int:
         runs = catalog.select(args.runs, args.where, args.sort, args.limit)
         if args.fields:
             return _print_fields(runs, args.json)
-        names = _names(args.metrics) or _usual(runs)
+        names = _names(args.metrics) or usual(runs)
         if args.metrics and runs:
             check_metrics(names, runs)
         if args.json:
@@ -99,7 +99,7 @@ def _names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def _usual(runs: Sequence[Run]) -> list[str]:
+def usual(runs: Sequence[Run]) -> list[str]:
     """The metrics shown when none are asked for: accuracy and loss, else what most runs have."""
     usual = [name for name in _COMMON if any(run.metric(name) for run in runs)]
     if usual:

@@ -188,6 +188,19 @@ def _purge(command: argparse.ArgumentParser) -> None:
     command.add_argument("--yes", action="store_true", help="do not ask")
 
 
+def _group(command: argparse.ArgumentParser) -> None:
+    _runs(command)
+    command.add_argument("--by", required=True, metavar="A,B", help="flags that runs share")
+    command.add_argument("--metric", help="such as validation/accuracy; default: a common one")
+    command.add_argument("--write", metavar="NAME", help="its name in logdir; '' for none")
+
+
+def _view(command: argparse.ArgumentParser) -> None:
+    _runs(command)
+    command.add_argument("--port", type=_count, help="where TensorBoard listens; default: its own")
+    command.add_argument("--print", action="store_true", help="only print the command")
+
+
 def _force(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--force",
@@ -214,6 +227,9 @@ _COMMANDS = {
     "rename": ("trash", "rename a run", _rename),
     "trash": ("trash", "move runs to the trash; nothing is deleted", _trash),
     "restore": ("trash", "bring runs back from the trash", _restore),
+    "group": ("groups", "show mean and stddev of a metric over runs that share flags", _group),
+    "view": ("views", "start TensorBoard on some runs, nothing sampled away", _view),
+    "doctor": ("doctor", "find what is wrong, and say what to do about it", _runs),
     "purge": ("trash", "delete what is in the trash for good", _purge),
 }
 

@@ -15,6 +15,7 @@ import os
 import time
 from typing import NamedTuple
 
+GROUP = "group.json"  # marks what `group` wrote, which is no run
 SPLITS = ("train", "validation")
 _NO_EVENTS = ("checkpoints", "orphaned", "plugins")
 
@@ -104,6 +105,8 @@ class _Scanner:
 
     def visit(self, path: str, name: str, run: Found | None, linked: bool) -> None:
         entries = self._entries(path)
+        if any(e.name == GROUP for e in entries):
+            return
         if run is None and any(e.name == "run.json" and e.is_file() for e in entries):
             run = self.runs[name] = Found(name, path, ours=True)
         for entry in entries:

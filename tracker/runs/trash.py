@@ -165,9 +165,15 @@ def _trash(run: Run, logdir: str) -> str:
     target = os.path.join(root, name)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    with open(os.path.join(run.path, _LABEL), "w") as file:
-        json.dump({"name": run.name, "trashed": now}, file)
-    os.rename(run.path, target)
+    label = os.path.join(run.path, _LABEL)
+    try:
+        with open(label, "w") as file:
+            json.dump({"name": run.name, "trashed": now}, file)
+        os.rename(run.path, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(label)
+        raise
     _rename_events(target, _SHOWN, _HIDDEN)
     _prune(os.path.dirname(run.path), logdir)
     return name

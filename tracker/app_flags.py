@@ -170,6 +170,13 @@ _integer(
 _integer(
     "validate_every", "Steps between validations; also before step 1 and after the last. 0: none."
 )
+_number(
+    "overhead_budget",
+    "Most that summaries and writing may cost, percent of the time: summaries are put further "
+    "apart to keep it. 0: no budget.",
+    0.0,
+    100.0,
+)
 _integer("log_every", "Steps between the scalars that every step has: loss and stddev.", 1)
 flags.DEFINE(
     _Names(),

@@ -61,6 +61,7 @@ class Config:
     wur: tuple[str, ...] = ("update",)
     wur_variables: str = ""
     profile_steps: str = "auto"
+    overhead_budget: float = 0.0  # percent; 0: no budget
     checkpoint_every: str = "60s"
     keep_checkpoints: int = 3
     # Faults.

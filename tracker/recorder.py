@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 import psutil
 
 from tracker import summaries, tags, wur
+from tracker.overhead import Overhead
 from tracker.schedule import Call
-from tracker.steps import Instrumented, Result
+from tracker.steps import Instrumented, Plain, Result
 
 
 class Recorder:
@@ -31,6 +32,8 @@ class Recorder:
       log_every: of the scalars that every step has.
 
     Attributes:
+      log_every: may be changed while the run goes on.
+      overhead: what recording and measuring cost.
       measured: of the last summary step, or None.
       counts: how many steps used each stddev.
       skipped: batches without an update, in all.
@@ -53,13 +56,14 @@ class Recorder:
         self._stddevs = list(stddevs)
         self._kinds = set(kinds)
         self._batch_size = batch_size
-        self._log_every = log_every
+        self.log_every = log_every
+        self.overhead = Overhead()
         self._process = psutil.Process()
         self._changes = np.zeros([2, len(self._stddevs)])  # sums and counts since the last summary
-        self._last: tuple[float, int] | None = None  # loss and choice of the step before
+        self._stddev_array = np.asarray(self._stddevs)
+        self._last_loss, self._last_choice = np.nan, 0  # of the step before
         self._bad_losses = 0
         self._worst: tuple[int, ...] = ()
-        self._cost = _Cost()
         self._warm: set[bool] = set()
         self.measured: wur.Measured | None = None
         self.counts = np.zeros(len(self._stddevs), np.int64)
@@ -78,21 +82,58 @@ class Recorder:
         """
         if not result.steps:
             return
-        self._pace(call, result, ended - began)
+        started = time.perf_counter()
         each = (ended - began) / result.steps
         rows = self._rows(call, result)
-        for i in range(result.steps):
-            loss, choice = float(result.plain.loss[i]), int(result.plain.choice[i])
-            number = step + i + 1
-            self._count(loss, choice, int(result.plain.skipped[i]))
-            values = self._every_step(number, loss, choice, int(result.plain.skipped[i]))
-            wall_time = began + (i + 1) * each
+        summaries_took, logged, done = 0.0, 0, 0
+        for i in (*rows, result.steps):
+            logged += self._plain(step, result, range(done, i), began, each)
             if i in rows:
-                values = {tags.WUR_ALL_SKIPPED: 0.0, **values}
-                values |= self._summary_step(rows[i], loss, choice, each)
-                self._compact(number, wall_time)
-            if values:
-                self._writer.scalars(number, values, wall_time)
+                at = time.perf_counter()
+                self._summary(step + i + 1, result, i, rows[i], began, each)
+                summaries_took += time.perf_counter() - at
+            done = i + 1
+        self._writer.flush()
+        host = time.perf_counter() - started
+        self._pace(call, result, ended - began, logged, host - summaries_took, summaries_took)
+
+    def _plain(self, step: int, result: Result, span: range, began: float, each: float) -> int:
+        """Writes the scalars of plain steps; returns of how many."""
+        plain = result.plain
+        self._count(*(a[span.start : span.stop] for a in plain))
+        index = np.arange(span.start, span.stop)
+        number = step + index + 1
+        index = index[(number % self.log_every == 0) | (number == 1)]
+        if len(index):
+            columns = self._columns(plain, index)
+            wall_times = (began + (index + 1) * each).tolist()
+            self._writer.series((step + index + 1).tolist(), columns, wall_times)
+        for i in np.flatnonzero(plain.skipped[span.start : span.stop]) + span.start:
+            skipped = {tags.WUR_ALL_SKIPPED: float(plain.skipped[i])}
+            self._writer.scalars(step + int(i) + 1, skipped, began + (i + 1) * each)
+        return len(index)
+
+    def _columns(self, plain: Plain, index: np.ndarray | list[int]) -> dict[str, np.ndarray]:
+        choice = plain.choice[index]
+        return {
+            tags.LOSS: plain.loss[index],
+            tags.NOISE_STDDEV: self._stddev_array[choice],
+            tags.NOISE_CHOICE: choice,
+        }
+
+    def _summary(
+        self, number: int, result: Result, i: int, row: Instrumented, began: float, each: float
+    ) -> None:
+        plain, wall_time = result.plain, began + (i + 1) * each
+        span = slice(i, i + 1)
+        self._count(plain.loss[span], plain.choice[span], plain.skipped[span])
+        values = {tag: float(column[0]) for tag, column in self._columns(plain, [i]).items()}
+        if number % self.log_every and number != 1:
+            values = {}
+        values[tags.WUR_ALL_SKIPPED] = float(plain.skipped[i])
+        values |= self._summary_step(row, float(plain.loss[i]), int(plain.choice[i]), each)
+        self._writer.scalars(number, values, wall_time)
+        self._compact(number, wall_time)
 
     def constants(self, steps: int) -> None:
         """Writes the healthy band, two points of it, which is what a chart needs to draw a line."""
@@ -112,33 +153,31 @@ class Recorder:
             for n in range(count)
         }
 
-    def _pace(self, call: Call, result: Result, seconds: float) -> None:
+    def _pace(self, call: Call, result: Result, seconds: float, logged: int, *host: float) -> None:
         """Keeps speed figures; the first call of each function compiles it and does not count."""
         kind = bool(call.intervals)
         if kind in self._warm:
             self.seconds += seconds
             self.steps += result.steps
-            self._cost.add(result, seconds, self._writer.seconds)
+            self.overhead.add(result, logged, seconds, *host)
         self._warm.add(kind)
 
-    def _count(self, loss: float, choice: int, skipped: int) -> None:
-        self.counts[choice] += 1
-        self.skipped += skipped
-        if not math.isfinite(loss):
-            self._bad_losses += 1
-        if self._last is not None and math.isfinite(loss - self._last[0]):
-            self._changes[:, self._last[1]] += (loss - self._last[0], 1)
-        self._last = loss, choice
-
-    def _every_step(self, number: int, loss: float, choice: int, skipped: int) -> dict[str, float]:
-        values: dict[str, float] = {}
-        if number % self._log_every == 0 or number == 1:
-            values[tags.LOSS] = loss
-            values[tags.NOISE_STDDEV] = self._stddevs[choice]
-            values[tags.NOISE_CHOICE] = choice
-        if skipped:
-            values[tags.WUR_ALL_SKIPPED] = skipped
-        return values
+    def _count(self, loss: np.ndarray, choice: np.ndarray, skipped: np.ndarray) -> None:
+        """Adds up, over steps in order, what is reported on summary steps and at the end."""
+        if not len(loss):
+            return
+        self.counts += np.bincount(choice, minlength=len(self.counts))
+        self.skipped += int(skipped.sum())
+        self._bad_losses += int(np.count_nonzero(~np.isfinite(loss)))
+        # The change from a step to the next belongs to the stddev that the first one used.
+        losses = np.append(self._last_loss, loss.astype(np.float64))
+        choices = np.append(self._last_choice, choice)
+        with np.errstate(invalid="ignore"):
+            changes = np.diff(losses)
+        known = np.isfinite(changes)
+        np.add.at(self._changes[0], choices[:-1][known], changes[known])
+        np.add.at(self._changes[1], choices[:-1][known], 1)
+        self._last_loss, self._last_choice = losses[-1], choices[-1]
 
     def _summary_step(self, row: Instrumented, loss: float, choice: int, each: float):
         self.measured = wur.Measured.from_rows(row.measured)
@@ -204,7 +243,7 @@ class Recorder:
         device = _device_memory()
         if device is not None:
             values[tags.PERF_DEVICE_MEMORY_MB] = device / 1e6
-        overhead = self._cost.percent()
+        overhead = self.overhead.percent()
         if overhead is not None:
             values[tags.OVERHEAD] = overhead
         return values
@@ -222,30 +261,6 @@ class Recorder:
             lines = [f"| {self._names[i]} | {ratio[i]:.1e} |" for i in overall.worst]
             table = "\n".join(["| variable | WUR |", "|---|---|", *lines])
             self._writer.summary(number, summaries.text(tags.WUR_ALL_WORST, table), wall_time)
-
-
-class _Cost:
-    """What the diagnostics cost: the extra time of instrumented steps, and the writing."""
-
-    def __init__(self) -> None:
-        self._extra = self._wall = self._plain = self._write_before = 0.0
-        self._writing = 0.0
-
-    def add(self, result: Result, seconds: float, writer_seconds: float) -> None:
-        rows = [] if result.instrumented is None else result.instrumented.seconds
-        plain = result.steps - len(rows)
-        if plain:
-            self._plain = max(seconds - float(np.sum(rows)), 0.0) / plain
-        if self._plain:
-            self._extra += float(np.sum(np.maximum(np.asarray(rows) - self._plain, 0.0)))
-        self._writing += writer_seconds - self._write_before
-        self._write_before = writer_seconds
-        self._wall += seconds
-
-    def percent(self) -> float | None:
-        """Share of the wall time so far, percent; None before there is any to speak of."""
-        total = self._wall + self._writing
-        return 100 * (self._extra + self._writing) / total if self._wall and self._plain else None
 
 
 def _finite(values: dict[str, Any]) -> dict[str, float]:

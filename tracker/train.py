@@ -25,6 +25,7 @@ from tracker.config import checkpoint_interval, steps_per_call
 from tracker.console import Console
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
+from tracker.overhead import Intervals
 from tracker.record import Record, RunVanishedError
 from tracker.report import Outcome
 from tracker.rundir import RunDir
@@ -96,6 +97,7 @@ class _Training:
                 run.checkpoints, experiment.state(), config.keep_checkpoints
             )
         self._checkpoint_due = time.monotonic() + (self._checkpoint_seconds or math.inf)
+        self._schedule = experiment.schedule
         self.outcome = Outcome()
 
     def open(self) -> None:
@@ -104,7 +106,7 @@ class _Training:
         fields = dataclasses.asdict(experiment.config)
         self._train.summary(0, summaries.text(tags.RUN, report.configuration(experiment)))
         self._train.summary(0, summaries.layout(experiment.names))
-        with_validation = self._validation if experiment.schedule.validate_every else self._train
+        with_validation = self._validation if self._schedule.validate_every else self._train
         with_validation.summary(0, summaries.hparams(fields, self._run.name, time.time()))
         self.recorder.constants(experiment.steps)
         function = experiment.functions.plain_function.get_concrete_function()
@@ -118,14 +120,14 @@ class _Training:
         self._validate()
         with self._console.progress(experiment.steps) as show:
             while outcome.step < experiment.steps and outcome.status == "running":
-                call = experiment.schedule.call(outcome.step, self._most)
+                call = self._schedule.call(outcome.step, self._most)
                 self._start_profile()
                 result = self._call(iterator, call)
                 self._stop_profile()
                 self._check(result)
                 self._validate()
-                self._flush()
                 self._checkpoint()
+                self._stretch()
                 show(outcome.step, self._progress(result))
                 self._interrupt(signalled())
         if outcome.status == "running":
@@ -171,6 +173,7 @@ class _Training:
             else:
                 result = functions.plain(iterator, step, call.plain)
         ended = time.time()
+        self._notice_deletion()
         self.recorder.call(step, call, result, began, ended)
         self._batches += result.steps + int(result.plain.skipped.sum())
         self.outcome.step += result.steps
@@ -185,7 +188,7 @@ class _Training:
 
     def _weights(self, step: int) -> list[np.ndarray] | None:
         """Copies of the measured variables, if the step is one whose histograms are written."""
-        if not self._experiment.schedule.is_histogram(step):
+        if not self._schedule.is_histogram(step):
             return None
         return [v.value.numpy() for v in self._experiment.measured]
 
@@ -200,12 +203,12 @@ class _Training:
             self._train.summary(self.outcome.step, summary)
 
     def _start_profile(self) -> None:
-        window = self._experiment.schedule.window(self.outcome.step + 1)
+        window = self._schedule.window(self.outcome.step + 1)
         if window and window.start == self.outcome.step + 1:
             self._profiler.start()
 
     def _stop_profile(self) -> None:
-        if self._profiler.active and not self._experiment.schedule.window(self.outcome.step + 1):
+        if self._profiler.active and not self._schedule.window(self.outcome.step + 1):
             self._keep(self._profiler.stop())
 
     def _keep(self, capture: Any) -> None:
@@ -214,7 +217,7 @@ class _Training:
             return
         kept = [*self._record.fields.get("captures", []), capture.name]
         self._record.update(captures=kept)
-        window = self._experiment.schedule.window(self.outcome.step)
+        window = self._schedule.window(self.outcome.step)
         assert window is not None
         size = sum(f.stat().length for f in capture.iterdir()) / 1e6
         self._console.say(
@@ -279,25 +282,39 @@ class _Training:
 
     def _validate(self) -> None:
         step = self.outcome.step
-        if self.outcome.status != "running" or not self._experiment.schedule.is_validation(step):
+        if self.outcome.status != "running" or not self._schedule.is_validation(step):
             return
         if self.outcome.validation and self.outcome.validation[-1][0] == step:
             return
         found = self._evaluate()
         self.outcome.validation.append((step, found))
         self._validation.scalars(step, found)
-
-    def _flush(self) -> None:
-        if not self._run.path.exists():
-            if self.outcome.status == "running":
-                self.outcome.status = "failed"
-                self.outcome.reason = f"{self._run.path} was deleted while the run was going on"
-            return
-        self._train.flush()
         self._validation.flush()
 
+    def _notice_deletion(self) -> None:
+        """Ends the run if its directory is gone: nothing that it writes would be kept."""
+        if not self._run.path.exists() and self.outcome.status == "running":
+            self.outcome.status = "failed"
+            self.outcome.reason = f"{self._run.path} was deleted while the run was going on"
+
+    def _stretch(self) -> None:
+        """Puts summaries further apart where they cost more than the budget allows."""
+        budget = self._experiment.config.overhead_budget
+        if not budget:
+            return
+        now = Intervals(self._schedule.summary_every, self.recorder.log_every)
+        to = self.recorder.overhead.within(budget, now)
+        if to != now:
+            self._schedule = dataclasses.replace(self._schedule, summary_every=to.summary_every)
+            self.recorder.log_every = to.log_every
+            self._console.say(
+                f"After step {self.outcome.step}: summaries every {to.summary_every} steps (was "
+                f"{now.summary_every}), loss and stddev every {to.log_every} (was "
+                f"{now.log_every}), to keep their cost within {budget:g} % of the time."
+            )
+
     def _checkpoint(self) -> None:
-        by_step = self._experiment.schedule.is_checkpoint(self.outcome.step)
+        by_step = self._schedule.is_checkpoint(self.outcome.step)
         if self.outcome.status != "running" or not math.isfinite(self._loss):
             return
         if by_step or time.monotonic() >= self._checkpoint_due:

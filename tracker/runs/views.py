@@ -14,6 +14,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from tracker.runs.listing import warn
 from tracker.runs.run import Run
 from tracker.runs.scan import is_event_file
 
+_LEAST = 100_000  # points a tag, also of runs that go on
 _PLUGINS = ("scalars", "histograms", "distributions", "images", "audio", "text", "pr_curves")
 
 
@@ -35,11 +37,10 @@ def view_command(args: argparse.Namespace) -> int:
         runs = catalog.select(args.runs, args.where, args.sort, args.limit)
         if not runs:
             raise ValueError(f"No run in {args.logdir} was chosen")
-        kinds = {metric.kind for run in runs for metric in run.everything.values()}
+        samples = _samples(runs)
         directory = _directory(args.logdir, runs)
         for run in runs:
             _link(run, directory)
-    samples = ",".join(f"{kind}=0" for kind in sorted({*_PLUGINS, *kinds} - {""}))
     command = [
         "--logdir",
         directory,
@@ -59,9 +60,29 @@ def view_command(args: argparse.Namespace) -> int:
         print(output.safe(shown), flush=True)
     if args.print or args.json:
         return 0
+    return _serve(command, directory)
+
+
+def _samples(runs: Sequence[Run]) -> str:
+    """How many points each plugin keeps: more than there are.
+
+    Of 0, which should mean all, TensorBoard's scalars plugin makes none.
+    """
+    metrics = [metric for run in runs for metric in run.everything.values()]
+    most = max([_LEAST, *(2 * metric.points for metric in metrics)])
+    kinds = {*_PLUGINS, *(metric.kind for metric in metrics)} - {"", "hparams", "custom_scalars"}
+    return ",".join(f"{kind}={most}" for kind in sorted(kinds))
+
+
+def _serve(command: Sequence[str], directory: str) -> int:
+    """Runs TensorBoard until it ends or we are told to; the directory goes with it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    server = subprocess.Popen([sys.executable, "-m", "tensorboard.main", *command])
     try:
-        return subprocess.run([sys.executable, "-m", "tensorboard.main", *command]).returncode  # noqa: PLW1510
+        return server.wait()
     finally:
+        server.terminate()
+        server.wait()
         shutil.rmtree(directory, ignore_errors=True)
 
 

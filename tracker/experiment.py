@@ -68,17 +68,23 @@ class Experiment:
             "selector": list(self.selector.variables),
         }
 
+    def noise_bytes(self) -> int:
+        """Bytes that strategy and noise source hold beside the model."""
+        held = [*self.adder.variables, *self.adder.source.variables]
+        return sum(math.prod(v.shape) * v.dtype.size for v in held)
+
     @property
     def parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(math.prod(v.shape) for v in self.model.trainable_variables)
 
 
-def assemble(config: Config) -> Experiment:
+def assemble(config: Config, noise_: bool = True) -> Experiment:
     """Makes every part of a run.
 
     Args:
       config: validated.
+      noise_: whether to add noise at all; without, not even the choice of a stddev costs anything.
 
     Raises:
       ValueError: one sentence: the data, the model or a pattern does not fit the rest.
@@ -96,7 +102,7 @@ def assemble(config: Config) -> Experiment:
     stddevs, seed = config.stddevs, config.seed
     targets = [
         noise.Target(paths[i], model.trainable_variables[i])
-        for i in _matching("variables", config.variables, paths)
+        for i in (_matching("variables", config.variables, paths) if noise_ else ())
     ]
     adder = noise.Adder(config.strategy, _source(config, targets), stddevs, targets)
     selector = _selector(config, total)
@@ -177,7 +183,7 @@ def _selector(config: Config, steps_: int) -> selectors.Selector:
 def _source(config: Config, targets: Sequence[noise.Target]) -> noise.Source:
     if config.noise_source == "stateless":
         return noise.Stateless(config.seed, config.noise_distribution)
-    sizes = [math.prod(t.variable.shape) for t in targets]
+    sizes = [math.prod(t.variable.shape) for t in targets] or [0]
     size = config.table_size or noise.table_size(max(sizes), sum(sizes))
     if size < max(sizes):
         raise ValueError(

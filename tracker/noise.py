@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
+from tensorflow.python.ops import cond_v2
 
 from tracker import tags
 
@@ -26,7 +27,7 @@ STRATEGIES = ("scalar", "routes", "buffered")
 SOURCES = ("stateless", "table")
 SCALES = ("absolute", "relative")
 DISTRIBUTIONS = ("normal", "uniform")
-VECTORISED = 2**15  # numbers, from which array operations beat TensorFlow's kernel on a CPU
+VECTORISED = 2**12  # numbers, from which array operations beat TensorFlow's kernel on a CPU
 
 
 def key(seed: int, name: str) -> int:
@@ -41,7 +42,13 @@ def seed_pair(key_: int, step: tf.Tensor) -> tf.Tensor:
 
 
 class Source(Protocol):
-    """Gives unit-variance float32 numbers for a variable in a step."""
+    """Gives unit-variance float32 numbers for a variable in a step.
+
+    Attributes:
+      variables: what it holds from step to step.
+    """
+
+    variables: list[tf.Variable]
 
     def draw(self, name: str, step: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
         """Numbers of the given shape; a function of (source, name, step) alone."""
@@ -58,6 +65,7 @@ class Stateless:
     def __init__(self, seed: int, distribution: str = "normal"):
         self._seed = seed
         self._distribution = distribution
+        self.variables: list[tf.Variable] = []
 
     def draw(self, name: str, step: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
         """See `Source`."""
@@ -87,6 +95,7 @@ class Table:
         self._table = tf.Variable(
             _unit_variance(distribution, [size], pair), trainable=False, name="noise_table"
         )
+        self.variables = [self._table]
 
     def draw(self, name: str, step: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
         """See `Source`."""
@@ -163,7 +172,7 @@ class Adder:
         stddevs: Sequence[float],
         targets: Sequence[Target],
     ):
-        self._source = source
+        self.source = source
         self._stddevs = [float(s) for s in stddevs]
         self._targets = list(targets)
         self._add = {"scalar": self._scalar, "routes": self._routes, "buffered": self._buffered}[
@@ -194,7 +203,7 @@ class Adder:
         return tf.gather(tf.constant(self._stddevs, tf.float32), index)
 
     def _noise(self, target: Target, step, stddev, scale) -> tf.Tensor:
-        numbers = self._source.draw(target.name, step, target.variable.shape)
+        numbers = self.source.draw(target.name, step, target.variable.shape)
         stddev = stddev if scale is None else stddev * scale
         return tf.cast(numbers * stddev, _noise_dtype(target))
 
@@ -214,7 +223,10 @@ class Adder:
 
             return run
 
-        tf.switch_case(index, [route(i, s) for i, s in enumerate(self._stddevs)], name="route")
+        # As `tf.switch_case`, but left whole: TensorFlow would otherwise turn it into switches in
+        # the step's own graph, and at every step walk over the ops of all branches that do not run.
+        branches = [route(i, s) for i, s in enumerate(self._stddevs)]
+        cond_v2.indexed_case(index, branches, name="route", lower_using_switch_merge=False)
 
     def _buffered(self, step, index, scales):
         stddev = self.stddev(index)

@@ -37,6 +37,7 @@ PERF_INPUT_WAIT_MS = "perf/input_wait_ms"
 PERF_HOST_MEMORY_MB = "perf/host_memory_mb"
 PERF_DEVICE_MEMORY_MB = "perf/device_memory_mb"
 RUN = "run"
+COMPARE_STRATEGIES = "compare_strategies"
 
 HEALTHY_LOW = 1e-4
 HEALTHY_HIGH = 1e-2
@@ -70,6 +71,7 @@ _DESCRIPTIONS = {
     PERF_HOST_MEMORY_MB: "Resident memory of the process, megabytes (10^6 bytes).",
     PERF_DEVICE_MEMORY_MB: "Memory in use on the first accelerator, megabytes (10^6 bytes).",
     RUN: "The configuration of the run.",
+    COMPARE_STRATEGIES: "Cost of each way of building the noise, on this model and machine.",
 }
 
 _FAMILIES = {

@@ -17,12 +17,34 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.summary.writer import event_file_writer
 
-from tests.runs_logdir import COMMAND, DATA, data, recorded, runs, scalar, trained, write
-from tracker.runs import where
+from tests.runs_logdir import (
+    COMMAND,
+    DATA,
+    data,
+    one_sentence,
+    recorded,
+    runs,
+    scalar,
+    trained,
+    write,
+)
+from tracker.runs import main, where
 
 
 def names(logdir, *arguments):
     return [run["name"] for run in data(logdir, "list", *arguments)]
+
+
+def complaint(capsys, *arguments):
+    """What a mistake is answered with, without the start of a process for each."""
+    capsys.readouterr()
+    try:
+        status = main.main(arguments)
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert status == 2 and said.out == "", said
+    return one_sentence(said.err)
 
 
 def test_runs_of_the_app_are_listed_filtered_and_sorted(tmp_path):
@@ -163,7 +185,7 @@ def test_sql_reads_runs_flags_metrics_and_scalars(tmp_path):
     assert runs(logdir, "sql", "select 1 as one").split() == ["one", "1"]
 
 
-def test_sql_reaches_nothing_else(tmp_path):
+def test_sql_reaches_nothing_else(tmp_path, capsys):
     logdir = recorded(tmp_path, "a").parent
     (tmp_path / "secret.csv").write_text("secret\n")
     before = sorted(tmp_path.rglob("*"))
@@ -194,7 +216,7 @@ def test_sql_reaches_nothing_else(tmp_path):
         "select nonsense",
         "",
     ):
-        runs(logdir, "sql", query, status=2)
+        complaint(capsys, "sql", query, f"--logdir={logdir}")
     assert {*tmp_path.rglob("*")} - {*before} <= {
         *(tmp_path / ".tracker").rglob("*"),
         tmp_path / ".tracker",
@@ -300,7 +322,7 @@ def test_the_process_never_imports_tensorflow_and_starts_quickly(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "why"),
     [
         (["lst"], "There is no command 'lst'; did you mean list?"),
         (["list", "--log_dir=x"], "There is no flag --log_dir; did you mean --logdir?"),
@@ -322,10 +344,10 @@ def test_the_process_never_imports_tensorflow_and_starts_quickly(tmp_path):
         (["best"], "Missing: --metric"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_status_2(arguments, complaint, tmp_path):
+def test_a_mistake_is_one_sentence_and_status_2(arguments, why, tmp_path, capsys):
     write(tmp_path / "run", [(1, 1.0)])
     write(tmp_path / "run2", [(1, 1.0)])
-    assert complaint in runs(tmp_path, *arguments, status=2)
+    assert why in complaint(capsys, *arguments, f"--logdir={tmp_path}")
 
 
 def test_logdirs_that_are_none(tmp_path):
@@ -461,10 +483,12 @@ def test_a_run_removed_while_listing(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", churn, str(tmp_path)], stdout=subprocess.PIPE
     ) as process:
-        process.stdout.readline()
-        for _ in range(12):
-            assert "kept" in names(tmp_path)
-        process.kill()
+        try:
+            process.stdout.readline()
+            for _ in range(12):
+                assert "kept" in names(tmp_path)
+        finally:
+            process.kill()
 
 
 def test_a_logdir_that_cannot_be_written_is_listed_all_the_same(tmp_path):

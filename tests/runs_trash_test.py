@@ -199,7 +199,10 @@ def test_a_full_disk_loses_nothing(tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)], check=True)
     try:
         path = recorded(disk, "run")
-        with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="space"):
+        with (
+            open(disk / "filler", "wb", buffering=0) as filler,
+            pytest.raises(OSError, match="space"),
+        ):
             while True:
                 filler.write(bytes(4096))
         before = content(disk)

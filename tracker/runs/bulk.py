@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
-import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,14 +26,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tracker import events
-from tracker.runs import looks
+from tracker.runs import frames, looks
 
 BLOCK = 2**23  # bytes of a file decoded at a time
-_HEADER = struct.Struct("<QI")
-_STROLL = 64  # records looked at one by one before their pattern is tried on the following ones
 _NEVER = 2**62
 _SESSION = "_hparams_/session_start_info"
-_FRAME = 16  # bytes around a payload: length, its checksum, the payload's checksum
 
 
 class Column(NamedTuple):
@@ -96,7 +91,7 @@ def read(path: str, offset: int = 0, plugins: dict[str, str] | None = None) -> I
         while True:
             file.seek(offset)
             data = file.read(size)
-            walk = _walk(data)
+            walk = frames.find(data)
             if walk is not None and not len(walk.starts) and len(data) == size:
                 size *= 4  # a record larger than a block
                 continue
@@ -109,78 +104,6 @@ def read(path: str, offset: int = 0, plugins: dict[str, str] | None = None) -> I
             if len(data) < size:
                 return
             offset, size = block.end, BLOCK
-
-
-class _Walk(NamedTuple):
-    starts: np.ndarray  # of the payloads
-    lengths: np.ndarray
-    end: int
-
-
-def _walk(data: bytes) -> _Walk | None:
-    """Where the complete records are; None if a length is corrupt."""
-    array = np.frombuffer(data, np.uint8)
-    parts, position = [np.zeros(0, np.int64)], 0
-    known: dict[bytes, int] = {}
-    while True:
-        starts, end = _stroll(data, position, known)
-        if starts is None:
-            return None
-        parts.append(np.array(starts, np.int64))
-        if len(starts) < _STROLL:
-            break
-        cycle = _cycle([*starts, end])
-        jumped = _leap(array, starts[len(starts) - cycle :], end) if cycle else parts[0]
-        parts.append(jumped)
-        position = end + (len(jumped) // cycle) * (end - starts[-cycle]) if cycle else end
-        end = position
-    all_starts = np.concatenate(parts)
-    lengths = np.diff(all_starts, append=end) - _FRAME
-    return _Walk(all_starts + 12, lengths, end)
-
-
-def _stroll(data: bytes, position: int, known: dict[bytes, int]) -> tuple[list[int] | None, int]:
-    """Where the next records start, one after the other, some `_STROLL` of them at most."""
-    starts: list[int] = []
-    size = len(data)
-    while position + _FRAME <= size and len(starts) < _STROLL:
-        header = data[position : position + 12]
-        stride = known.get(header)
-        if stride is None:
-            length, checksum = _HEADER.unpack(header)
-            if checksum != _masked(google_crc32c.value(header[:8])):
-                return None, position
-            stride = known[header] = length + _FRAME
-        if position + stride > size:
-            break
-        starts.append(position)
-        position += stride
-    return starts, position
-
-
-def _cycle(bounds: list[int]) -> int:
-    """After how many records their lengths repeat, such as the number of tags; 0 if they do not."""
-    strides = [b - a for a, b in itertools.pairwise(bounds)]
-    for cycle in range(1, len(strides) // 2 + 1):
-        if strides[-cycle:] == strides[-2 * cycle : -cycle]:
-            return cycle
-    return 0
-
-
-def _leap(array: np.ndarray, starts: list[int], end: int) -> np.ndarray:
-    """Where the records start that have, over and over, the lengths of those at `starts`."""
-    span = end - starts[0]
-    count = (len(array) - end) // span
-    rounds = array[end : end + count * span].reshape(count, span)
-    offsets = np.array(starts) - starts[0]
-    columns = (offsets[:, None] + np.arange(12)).ravel()
-    same = (rounds[:, columns] == array[starts[0] + columns]).all(axis=1)
-    count = count if same.all() else int(same.argmin())
-    return (end + span * np.arange(count)[:, None] + offsets).ravel()
-
-
-def _masked(crc: int) -> int:
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class _Points:
@@ -210,7 +133,7 @@ class _Points:
         return columns
 
 
-def _decode(data: bytes, walk: _Walk, offset: int, kinds: events.Kinds) -> Block | None:
+def _decode(data: bytes, walk: frames.Frames, offset: int, kinds: events.Kinds) -> Block | None:
     """Decodes the records of a block; None if a checksum is wrong or a record is not an Event."""
     block = Block(offset + walk.end)
     if not len(walk.starts):

@@ -73,6 +73,12 @@ def check(run: str, file: EventFile, series: Sequence[Series]) -> Iterator[Findi
             "spoils its chart",
             "Leave out what is not finite before writing a histogram, and count it in a scalar",
         )
+    yield from _disagreement(run, file, reader, series)
+
+
+def _disagreement(
+    run: str, file: EventFile, reader: _Reader, series: Sequence[Series]
+) -> Iterator[Finding]:
     known = {one.tag: one.points for one in series if one.kind == "scalars"}
     if known != dict(reader.counts):
         wrong = sorted(t for t in {*known, *reader.counts} if known.get(t) != reader.counts.get(t))

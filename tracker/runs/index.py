@@ -79,6 +79,7 @@ class Index:
         self.problem = ""
         self.read_bytes = 0
         self._entries: dict[tuple[int, ...], Entry] = {}
+        self._keys: dict[str, tuple[int, ...]] = {}  # of files replaced since they were found
         self._began = 0
         try:
             self._connection = _on_disk(self._path)
@@ -119,7 +120,7 @@ class Index:
 
     def entry(self, file: EventFile) -> Entry | None:
         """What is known of a file; None if it vanished before it was read."""
-        return self._entries.get(file.stamp[:2])
+        return self._entries.get(self._keys.get(file.path, file.stamp[:2]))
 
     def series(self, tags: Iterable[str] | None = None) -> dict[int, list[Series]]:
         """The tags of all files.
@@ -208,8 +209,12 @@ class Index:
     def _portion(self, unsure: Sequence[EventFile]) -> list[EventFile]:
         end = time.monotonic() + _PORTION_SECONDS
         for n, file in enumerate(unsure):
-            with contextlib.suppress(OSError):  # vanished, or not for us to read
+            self._connection.execute("SAVEPOINT file")
+            try:
                 self._refresh(file)
+            except OSError:  # vanished, or not for us to read
+                self._connection.execute("ROLLBACK TO file")
+            self._connection.execute("RELEASE file")
             if time.monotonic() > end:
                 return list(unsure[n + 1 :])
         return []
@@ -218,6 +223,7 @@ class Index:
         now = time.time_ns()
         with open(file.path, "rb", buffering=0) as opened:
             stamp = stamp_of(os.fstat(opened.fileno()))
+            self._keys[file.path] = stamp[:2]
             entry = self._entries.get(stamp[:2])
             if entry is not None and not self._same(entry, stamp, opened):
                 self._connection.execute("DELETE FROM files WHERE id = ?", (entry.id,))
@@ -225,7 +231,8 @@ class Index:
             position = 0 if entry is None else entry.position
             if entry is None or stamp.size != entry.stamp.size:
                 tally = self._tally(entry, stamp)
-                position = tally.read(file.path, position)
+                # By its descriptor: what the path leads to may be another file by now, or none.
+                position = tally.read(f"/dev/fd/{opened.fileno()}", position)
                 self.read_bytes += tally.read_bytes
                 identity = tally.file
             else:
@@ -240,6 +247,7 @@ class Index:
     def _tally(self, entry: Entry | None, stamp: Stamp) -> Tally:
         if entry is not None:
             return Tally(self._connection, entry.id)
+        self._connection.execute("DELETE FROM files WHERE (device, inode) = (?, ?)", stamp[:2])
         cursor = self._connection.execute(
             "INSERT INTO files (device, inode, read_at, corrupt, dead) VALUES (?, ?, 0, 0, 0)",
             stamp[:2],

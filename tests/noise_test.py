@@ -9,6 +9,8 @@ from tests import experiments
 from tracker import noise
 
 STEP = tf.constant(3, tf.int64)
+AT = noise.counter(STEP)
+NEXT = noise.counter(STEP + 1)
 
 
 def adder(strategy, variables, stddevs=(0.0, 0.1), source=None, prefix="v"):
@@ -38,7 +40,7 @@ def test_unit_variance_of_every_source(distribution, source):
         if source == "stateless"
         else noise.Table(1, 2**21, distribution)
     )
-    numbers = made.draw("kernel", STEP, [200_000]).numpy()
+    numbers = made.draw("kernel", AT, [200_000]).numpy()
     assert numbers.dtype == np.float32
     assert abs(numbers.mean()) < 0.01
     assert numbers.std() == pytest.approx(1, abs=0.01)
@@ -78,8 +80,8 @@ def test_numbers_do_not_depend_on_other_variables():
 def test_variables_seeds_and_steps_get_different_numbers():
     source = noise.Stateless(0)
     draws = [
-        source.draw("a", STEP, [1000]), source.draw("b", STEP, [1000]),
-        source.draw("a", STEP + 1, [1000]), noise.Stateless(1).draw("a", STEP, [1000]),
+        source.draw("a", AT, [1000]), source.draw("b", AT, [1000]),
+        source.draw("a", NEXT, [1000]), noise.Stateless(1).draw("a", AT, [1000]),
     ]  # fmt: skip
     correlation = np.corrcoef([d.numpy() for d in draws])
     assert np.abs(correlation - np.eye(4)).max() < 0.15
@@ -90,7 +92,7 @@ def test_variables_seeds_and_steps_get_different_numbers():
 def test_low_precision_draws_in_float32_and_then_casts(strategy, dtype):
     variable = tf.Variable(tf.ones([2000], dtype))
     add(strategy, [variable], stddevs=(0.0, 1e-3))
-    noise_ = noise.Stateless(7).draw("v0", STEP, [2000]) * tf.constant(1e-3)
+    noise_ = noise.Stateless(7).draw("v0", AT, [2000]) * tf.constant(1e-3)
     wide = tf.float64 if dtype == tf.float64 else tf.float32
     right = tf.cast(tf.ones([2000], wide) + tf.cast(noise_, wide), dtype)
     assert variable.numpy().tobytes() == right.numpy().tobytes()
@@ -113,18 +115,18 @@ def test_persistent_state_of_each_strategy():
 
 def test_a_table_is_read_within_its_bounds_and_keeps_to_its_key():
     source = noise.Table(5, 1000)
-    whole = source.draw("big", STEP, [1000]).numpy()  # the only place it fits
-    piece = source.draw("small", STEP, [10]).numpy()
+    whole = source.draw("big", AT, [1000]).numpy()  # the only place it fits
+    piece = source.draw("small", AT, [10]).numpy()
     windows = np.lib.stride_tricks.sliding_window_view(whole, 10)
     assert (windows == piece).all(axis=1).any()
-    assert np.array_equal(piece, source.draw("small", STEP, [10]).numpy())
-    assert not np.array_equal(piece, source.draw("small", STEP + 1, [10]).numpy())
+    assert np.array_equal(piece, source.draw("small", AT, [10]).numpy())
+    assert not np.array_equal(piece, source.draw("small", NEXT, [10]).numpy())
 
 
 def test_steps_beyond_32_bits_have_numbers_of_their_own():
     source = noise.Stateless(0)
     steps = [2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**40, 1, 0]
-    draws = {source.draw("a", tf.constant(k, tf.int64), [4]).numpy().tobytes() for k in steps}
+    draws = {source.draw("a", noise.counter(tf.constant(k, tf.int64)), [4]).numpy().tobytes() for k in steps}
     assert len(draws) == len(steps)
 
 
@@ -175,7 +177,7 @@ class TestTheVectorisedNormals:
     @pytest.fixture(scope="class")
     @classmethod
     def numbers(cls):
-        return noise.Stateless(3).draw("large", STEP, [cls.COUNT]).numpy().astype(np.float64)
+        return noise.Stateless(3).draw("large", AT, [cls.COUNT]).numpy().astype(np.float64)
 
     def test_kolmogorov_smirnov(self, numbers):
         ordered = np.sort(numbers)
@@ -220,7 +222,7 @@ def test_what_a_table_gives_up_in_independence():
     """Draws that overlap are correlated at some lag: measured against what geometry says."""
     count, size = 5_000, 80_000
     source = noise.Table(0, size)
-    draw = tf.function(lambda step: source.draw("a", step, [count]))
+    draw = tf.function(lambda step: source.draw("a", noise.counter(step), [count]))
     draws = [draw(tf.constant(k, tf.int64)).numpy() for k in range(120)]
     best = []
     for one, other in itertools.pairwise(draws):
@@ -229,7 +231,7 @@ def test_what_a_table_gives_up_in_independence():
     overlapping = np.mean(np.array(best) > 0.1)
     assert 0.03 < overlapping < 0.25  # geometry: 2 · 5000 / 75001 = 0.13
     exact = noise.Stateless(0)
-    draw = tf.function(lambda step: exact.draw("a", step, [count]))
+    draw = tf.function(lambda step: exact.draw("a", noise.counter(step), [count]))
     one, other = draw(STEP).numpy(), draw(STEP + 1).numpy()
     spectrum = np.fft.rfft(one, 2 * count) * np.conj(np.fft.rfft(other, 2 * count))
     assert np.abs(np.fft.irfft(spectrum)).max() / count < 0.1

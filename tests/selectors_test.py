@@ -31,7 +31,7 @@ def test_random_is_even_seeded_and_not_constant():
 
 
 def test_the_exact_sequence_under_a_seed():
-    assert choices(make("random"), range(1, 9)) == [5, 2, 1, 4, 0, 5, 1, 1]
+    assert choices(make("random"), range(1, 9)) == [4, 4, 5, 0, 2, 3, 2, 0]
 
 
 def test_cycle():

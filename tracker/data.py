@@ -63,9 +63,8 @@ class Data:
         key = noise.key(seed, "shuffle")
 
         def epoch(number):
-            order = tf.random.experimental.stateless_shuffle(
-                tf.range(count), noise.seed_pair(key, number)
-            )
+            seed = tf.stack([tf.constant(key, tf.int64), number])
+            order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
             return tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
 
         epochs = tf.data.Dataset.range(first // each, np.iinfo(np.int64).max)

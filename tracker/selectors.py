@@ -103,16 +103,12 @@ def load_function(reference: str) -> Callable:
 
 
 def _uniform_index(key: int, step: tf.Tensor, count: int) -> tf.Tensor:
-    return tf.random.stateless_uniform(
-        [], noise.seed_pair(key, step), 0, count, tf.int32, alg="philox"
-    )
+    return noise.integer(key, noise.counter(step), count)
 
 
 def _weighted_index(key: int, step: tf.Tensor, edges: np.ndarray) -> tf.Tensor:
-    place = tf.random.stateless_uniform(
-        [], noise.seed_pair(key, step), dtype=tf.float64, alg="philox"
-    )
-    return tf.cast(tf.math.count_nonzero(place >= tf.constant(edges)), tf.int32)
+    place = noise.uniform(key, noise.counter(step), [])
+    return tf.cast(tf.math.count_nonzero(place >= tf.constant(edges, tf.float32)), tf.int32)
 
 
 def _anneal(stddevs: Sequence[float], steps: int, schedule: str) -> Selector:
@@ -181,9 +177,7 @@ def bandit(count: int, key: int, discount: float = 0.99, explore: float = 0.15) 
         total = tf.reduce_sum(uses)
         width = tf.sqrt(explore * tf.math.log(tf.maximum(total, 1.0)) / tf.maximum(uses, 1e-9))
         bound = sums / tf.maximum(uses, 1e-9) + width
-        ties = tf.random.stateless_uniform(
-            [count], noise.seed_pair(key, step), dtype=tf.float64, alg="philox"
-        )
+        ties = noise.uniform(key, noise.counter(step), [count])
         unused = uses < 1e-6
         first = tf.argmax(tf.where(unused, ties, -tf.ones_like(ties)), output_type=tf.int32)
         best = tf.argmax(bound, output_type=tf.int32)

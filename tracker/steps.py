@@ -309,8 +309,17 @@ def _metric_names(model, element_spec) -> list[str]:
         lambda spec: tf.zeros([1 if d is None else d for d in spec.shape], spec.dtype),
         tuple(element_spec),
     )
-    outputs = model(x, training=False)
-    names = [n for n in model.compute_metrics(x, y, outputs) if n != "loss"]
+
+    def build():
+        return {
+            n: v
+            for n, v in model.compute_metrics(x, y, model(x, training=False)).items()
+            if n != "loss"
+        }
+
+    # Metrics make their variables when first used; tracing uses them in a tenth of the time that
+    # running takes.
+    names = list(tf.function(build, autograph=False).get_concrete_function().structured_outputs)
     model.reset_metrics()
     return names
 

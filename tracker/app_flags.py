@@ -8,6 +8,7 @@ points do, and adopt them with `flags.adopt_module_key_flags`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -90,6 +91,9 @@ LOGDIR = flags.DEFINE_string(
 )
 RUN = flags.DEFINE_string(
     "run", None, "Name of the run, a path below logdir. Default: date, time, data set and model."
+)
+RESUME = flags.DEFINE_string(
+    "resume", None, "Run to go on with: its name, the beginning of it, or latest."
 )
 
 _integer("seed", "Seed of everything random: split, order, weights, noise, choices.", -(2**63))
@@ -211,13 +215,21 @@ def config_from_flags(values: flags.FlagValues = flags.FLAGS) -> Config:
     return Config(**given)
 
 
-def flags_text(values: flags.FlagValues = flags.FLAGS) -> str:
-    """The flags that make the run, as a flagfile; without logdir and run."""
+def given(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+    """Values of the configuration's flags that stand on the command line or in a flagfile."""
+    names = (f.name for f in dataclasses.fields(Config))
+    return {name: values[name].value for name in names if values[name].present}
+
+
+def flags_text(config: Config, values: flags.FlagValues = flags.FLAGS) -> str:
+    """The flags that make a run, as a flagfile; without logdir and run."""
     lines = []
     for field in dataclasses.fields(Config):
-        flag = values[field.name]
-        if flag.value is None:
+        value = getattr(config, field.name)
+        if value is None:
             continue
+        flag = copy.deepcopy(values[field.name])
+        flag.value = value
         lines.append(flag.serialize() or f"--{flag.name}=")
     return "".join(f"{line}\n" for line in lines)
 

@@ -12,7 +12,7 @@ contains follows from the seed and its number.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +35,7 @@ class Checkpoints:
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, os.fspath(directory), max_to_keep=keep, checkpoint_name="step"
         )
+        self._directory = directory
         self.last_step: int | None = None
 
     def save(self, step: int, batches: int) -> None:
@@ -47,3 +48,25 @@ class Checkpoints:
         self._batches.assign(batches)
         self._manager.save(checkpoint_number=step)
         self.last_step = step
+
+    def restore(self, warn: Callable[[str], None]) -> tuple[int, int] | None:
+        """Restores the newest checkpoint that is whole.
+
+        Args:
+          warn: called with one sentence for each checkpoint that is not.
+
+        Returns:
+          Steps and batches behind it, or None if there is none.
+        """
+        found = [p.name.removesuffix(".index") for p in self._directory.glob("step-*.index")]
+        for name in sorted(found, key=lambda n: int(n.partition("-")[2]), reverse=True):
+            try:
+                status = self._checkpoint.read(os.fspath(self._directory / name))
+                status.assert_existing_objects_matched()
+            except Exception as error:  # TensorFlow raises many kinds for damaged files
+                first = str(error).splitlines()[0] if str(error) else type(error).__name__
+                warn(f"Checkpoint {name} cannot be read, trying the one before: {first}")
+                continue
+            self.last_step = int(self._step)
+            return int(self._step), int(self._batches)
+        return None

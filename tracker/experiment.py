@@ -20,6 +20,7 @@ from tracker import config as config_lib
 from tracker import data as data_lib
 from tracker import models, noise, selectors, updates, variables
 from tracker import steps as steps_lib
+from tracker.checkpoints import Checkpoints
 from tracker.config import Config
 from tracker.schedule import Schedule
 
@@ -67,6 +68,10 @@ class Experiment:
             "optimizer": list(self.rule.variables),
             "selector": list(self.selector.variables),
         }
+
+    def checkpoints(self, directory: Any) -> Checkpoints:
+        """The checkpoints of a run in a directory."""
+        return Checkpoints(directory, self.state(), self.config.keep_checkpoints)
 
     def noise_bytes(self) -> int:
         """Bytes that strategy and noise source hold beside the model."""

@@ -11,6 +11,10 @@ A run repeats with the flags that it recorded:
 
   python -m tracker.main --flagfile=logdir/RUN/flags.txt --logdir=logdir
 
+and one that was stopped, or killed, goes on with
+
+  python -m tracker.main --resume=RUN --logdir=logdir
+
 Exit status: 0 completed; 1 failed or diverged; 2 a mistake in the command, nothing was made;
 130 and 143 ended by Ctrl-C and SIGTERM, everything was saved.
 """
@@ -22,6 +26,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from absl import app, flags
 
@@ -33,45 +38,86 @@ from tracker.record import Record
 flags.adopt_module_key_flags(app_flags)
 
 
+class _Ready(NamedTuple):
+    """A run that can be trained: nothing that a user can get wrong comes after it."""
+
+    experiment: Any
+    run: rundir.RunDir
+    record: Record
+    start: tuple = ()  # of a resumed run
+    warnings: Sequence[str] = ()
+    line: str = ""
+
+
 def main(argv: Sequence[str]) -> int:
     """Runs one experiment; returns the exit status."""
+    del argv
     try:
         app_flags.check_logdir_given()
-        config = config_lib.validate(app_flags.config_from_flags())
-        rundir.check_logdir(app_flags.LOGDIR.value)
-        if app_flags.RUN.value:
-            rundir.check_name(app_flags.RUN.value)
         sys.path.insert(0, os.getcwd())  # module:function is looked for here first
-        quiet.import_tensorflow()
-        from tracker import experiment as experiment_lib
-
-        experiment = experiment_lib.assemble(config)
-        default = f"{_word(config.dataset)}-{_word(config.model)}"
-        run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
-    except (ValueError, rundir.RunExistsError) as error:
+        ready = _resumed() if app_flags.RESUME.value else _begun()
+    except ValueError as error:
         return app_flags.fail(str(error))
-    run.flags_txt.write_text(app_flags.flags_text())
-    fields = dataclasses.asdict(config)
+    with Console(ready.run.console_log) as console:
+        for warning in ready.warnings:
+            console.warn(warning)
+        console.say(ready.line)
+        return _train(ready, console)
+
+
+def _begun() -> _Ready:
+    config = config_lib.validate(app_flags.config_from_flags())
+    rundir.check_logdir(app_flags.LOGDIR.value)
+    if app_flags.RUN.value:
+        rundir.check_name(app_flags.RUN.value)
+    quiet.import_tensorflow()
+    from tracker import experiment as experiment_lib
+
+    experiment = experiment_lib.assemble(config)
+    default = f"{_word(config.dataset)}-{_word(config.model)}"
+    run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
+    run.flags_txt.write_text(app_flags.flags_text(config))
     extra = {"steps": experiment.steps, "parameters": experiment.parameters}
-    record = Record.create(run, sys.argv, fields, extra)
-    with Console(run.console_log) as console:
-        return _train(experiment, run, record, console)
-
-
-def _train(experiment, run, record, console: Console) -> int:
-    from tracker.train import train
-
-    config = experiment.config
-    console.say(
+    record = Record.create(run, sys.argv, dataclasses.asdict(config), extra)
+    line = (
         f"Run {run.name}: {config.model} ({experiment.parameters:,} parameters) on "
         f"{config.dataset}, {experiment.steps:,} steps, {len(config.stddevs)} stddevs by "
         f"{config.strategy}."
     )
-    outcome = train(experiment, run, record, console)
+    return _Ready(experiment, run, record, line=line)
+
+
+def _resumed() -> _Ready:
+    if app_flags.RUN.value:
+        raise ValueError(f"--run={app_flags.RUN.value} with --resume: a resumed run has its name")
+    run = rundir.find(app_flags.LOGDIR.value or "", app_flags.RESUME.value or "")
+    quiet.import_tensorflow()
+    from tracker import experiment as experiment_lib
+    from tracker import resume
+
+    config = resume.merged(resume.settings(run), app_flags.given())
+    experiment = experiment_lib.assemble(config_lib.validate(config))
+    warnings: list[str] = []
+    checkpoints = experiment.checkpoints(run.checkpoints)
+    step, batches = resume.restore(checkpoints, run, experiment.steps, warnings.append)
+    record = Record.resume(run, step + 1)  # from here on the run is ours
+    moved, validation = resume.trim(run, step)
+    run.flags_txt.write_text(app_flags.flags_text(config))
+    record.update(flags=dataclasses.asdict(config), steps=experiment.steps)
+    aside = f"; {moved:,} records after it are kept in {run.orphaned.name}" if moved else ""
+    line = f"Run {run.name}: resumed at step {step:,} of {experiment.steps:,}{aside}."
+    start = (resume.Start(step, batches, validation),)
+    return _Ready(experiment, run, record, start, warnings, line)
+
+
+def _train(ready: _Ready, console: Console) -> int:
+    from tracker.train import train
+
+    outcome = train(ready.experiment, ready.run, ready.record, console, *ready.start)
     if outcome.reason:
         console.warn(f"The run {outcome.status} after step {outcome.step}: {outcome.reason}.")
     console.show(outcome.table)
-    console.say(f"tensorboard --logdir {shlex.quote(os.fspath(run.logdir))}")
+    console.say(f"tensorboard --logdir {shlex.quote(os.fspath(ready.run.logdir))}")
     if outcome.signal is not None:
         return 128 + outcome.signal
     return 0 if outcome.status == "completed" else 1

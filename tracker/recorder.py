@@ -135,13 +135,13 @@ class Recorder:
         self._writer.scalars(number, values, wall_time)
         self._compact(number, wall_time)
 
-    def constants(self, steps: int) -> None:
+    def constants(self, steps: int, behind: int = 0) -> None:
         """Writes the healthy band, two points of it, which is what a chart needs to draw a line."""
         band = {
             tags.WUR_ALL_BAND_LOW: tags.HEALTHY_LOW,
             tags.WUR_ALL_BAND_HIGH: tags.HEALTHY_HIGH,
         }
-        for step in sorted({1, steps}):
+        for step in sorted({1, steps} - set(range(behind + 1))):
             self._writer.scalars(step, band)
 
     def _rows(self, call: Call, result: Result) -> dict[int, Instrumented]:

@@ -28,6 +28,7 @@ from tracker.experiment import Experiment
 from tracker.overhead import Intervals
 from tracker.record import Record, RunVanishedError
 from tracker.report import Outcome
+from tracker.resume import BEGINNING, Start
 from tracker.rundir import RunDir
 from tracker.schedule import Call
 from tracker.steps import MOST_SKIPPED, Result
@@ -37,7 +38,9 @@ WARN_SKIPPED = 10
 VALIDATION_BATCH = 512
 
 
-def train(experiment: Experiment, run: RunDir, record: Record, console: Console) -> Outcome:
+def train(
+    experiment: Experiment, run: RunDir, record: Record, console: Console, start: Start = BEGINNING
+) -> Outcome:
     """Trains to the last step, or until something ends the run; always leaves it whole on disk.
 
     Args:
@@ -45,12 +48,13 @@ def train(experiment: Experiment, run: RunDir, record: Record, console: Console)
       run: its directory, claimed.
       record: its run.json, which is kept up to date.
       console: what people see.
+      start: where the run goes on from, with the experiment's variables in that state.
 
     Returns:
       How it ended. An exception ends the run as failed, and is passed on.
     """
     with _signals() as signalled:
-        training = _Training(experiment, run, record, console)
+        training = _Training(experiment, run, record, console, start)
         try:
             training.open()
             training.loop(signalled)
@@ -66,7 +70,7 @@ def train(experiment: Experiment, run: RunDir, record: Record, console: Console)
 class _Training:
     """One run of the loop. Each method is one concern; `loop` is the order they come in."""
 
-    def __init__(self, experiment, run, record, console):
+    def __init__(self, experiment, run, record, console, start):
         self._experiment: Experiment = experiment
         self._run: RunDir = run
         self._record: Record = record
@@ -74,8 +78,9 @@ class _Training:
         self._warned: set[str] = set()
         config = experiment.config
         place = _place(experiment.names)
-        self._train = summaries.EventWriter(run.train, place=place, warn=self._said)
-        self._validation = summaries.EventWriter(run.validation, warn=self._said)
+        first = start.step + 1 if start.step else 0
+        self._train = summaries.EventWriter(run.train, first, place, self._said)
+        self._validation = summaries.EventWriter(run.validation, first, warn=self._said)
         self.recorder = recorder.Recorder(
             self._train, experiment.names, experiment.functions.metric_names, config.stddevs,
             config.wur, config.batch_size, config.log_every,
@@ -88,27 +93,27 @@ class _Training:
         self._profiler = profiling.Profiler(run.train, console.warn)
         self._given = steps_per_call(config.steps_per_call)
         self._most = self._given or 1
-        self._batches = 0
+        self._batches = start.batches
         self._checkpoints: Checkpoints | None = None
         kind, every = checkpoint_interval(config.checkpoint_every)
         self._checkpoint_seconds = every if kind == "seconds" else 0
         if every:
-            self._checkpoints = Checkpoints(
-                run.checkpoints, experiment.state(), config.keep_checkpoints
-            )
+            self._checkpoints = experiment.checkpoints(run.checkpoints)
         self._checkpoint_due = time.monotonic() + (self._checkpoint_seconds or math.inf)
         self._schedule = experiment.schedule
-        self.outcome = Outcome()
+        self.outcome = Outcome(step=start.step, validation=list(start.validation))
 
     def open(self) -> None:
-        """Writes what describes the run as a whole."""
+        """Writes what describes the run as a whole, when it begins."""
         experiment = self._experiment
+        self.recorder.constants(experiment.steps, self.outcome.step)
+        if self.outcome.step:
+            return
         fields = dataclasses.asdict(experiment.config)
         self._train.summary(0, summaries.text(tags.RUN, report.configuration(experiment)))
         self._train.summary(0, summaries.layout(experiment.names))
         with_validation = self._validation if self._schedule.validate_every else self._train
         with_validation.summary(0, summaries.hparams(fields, self._run.name, time.time()))
-        self.recorder.constants(experiment.steps)
         function = experiment.functions.plain_function.get_concrete_function()
         self._train.graph(graphs.step_graph(function).SerializeToString())
         self._train.flush()
@@ -116,9 +121,9 @@ class _Training:
     def loop(self, signalled: Callable[[], int | None]) -> None:
         """Runs the steps."""
         experiment, outcome = self._experiment, self.outcome
-        iterator = iter(experiment.batches())
+        iterator = iter(experiment.batches(self._batches))
         self._validate()
-        with self._console.progress(experiment.steps) as show:
+        with self._console.progress(experiment.steps, outcome.step) as show:
             while outcome.step < experiment.steps and outcome.status == "running":
                 call = self._schedule.call(outcome.step, self._most)
                 self._start_profile()

@@ -57,6 +57,32 @@ def test_a_csv_file(tmp_path):
     assert found.input_shape == (2,)
     assert found.classes == 2
     assert sorted(found.x[:, 0]) == [1.5, 2.5, 3.5]
+    path.write_bytes(b"\xef\xbb\xbflabel, a\r\n0,1\r\n1,2\r\n")  # as a spreadsheet saves it
+    assert data.load(str(path), label="label", validation_fraction=0).classes == 2
+    path.write_text("a,price\n1,100.0\n2,250.0\n")
+    assert data.load(str(path), label="price", validation_fraction=0).classes == 0
+
+
+def test_stored_images_are_scaled(tmp_path):
+    x = np.full([4, 2, 2], 255, np.uint8)
+    assert data.load(save(tmp_path / "a.npz", x, np.arange(4) % 2)).x.max() == 1
+
+
+def test_keras_data_sets_without_a_network_name_their_cache(tmp_path, monkeypatch):
+    import keras
+
+    def refuse():
+        raise OSError("no network\nat all")
+
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", refuse)
+    with pytest.raises(ValueError, match="no network") as caught:
+        data.load("mnist")
+    assert str(tmp_path / "datasets") in str(caught.value)
+    assert "\n" not in str(caught.value)
+    images = np.zeros([6, 28, 28], np.uint8), np.arange(6) % 3
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: (images, images))
+    assert data.load("mnist").input_shape == (28, 28)
 
 
 def bad_arrays():
@@ -68,6 +94,7 @@ def bad_arrays():
         "4 examples and y 3": (x, y[:3]),
         r"x has shape \[4\]": (x[:, 0], y),
         "labels go from -1": (x, y - 1),
+        "should be stored as floats": (x, y + 70_000),
         "both should hold numbers": (x.astype(str), y),
     }
 
@@ -86,11 +113,13 @@ def test_data_that_cannot_be_trained_on(tmp_path, says):
     [
         ("a.csv", "a,b\n1,2\n", "c", "--label='c' is no column"),
         ("a.csv", "a,b\n1,x\n", "a", "should hold numbers"),
-        ("a.csv", "a,b\n1,2\n3\n", "a", "hold numbers|should have 2 values"),
-        ("a.csv", "", "a", "is no column"),
+        ("a.csv", "a,b\n1,2\n3\n", "a", "line 3 has 1 values; should have 2"),
+        ("a.csv", "", "a", "should have a header line"),
+        ("a.csv", "a,b\n", "a", "should have a header line"),
+        ("a.csv", "a,a\n1,2\n", "a", "have the same name"),
         ("a.npz", "no zip", "", "cannot be read as .npz"),
         ("missing.npz", None, "", "there is no such file"),
-        ("missing.csv", None, "a", "there is no such file"),
+        ("missing.csv", None, "a", "cannot be read: No such file"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, text, label, says):

@@ -76,13 +76,19 @@ class TestTheDefaultRun:
         first = "sequential/dense/kernel"
         for tag in (
             *(tags.wur(first), tags.wur_noise(first), tags.WUR_ALL_RATIO, tags.WUR_ALL_STDDEV),
-            *(tags.LEARNING_RATE, "accuracy", tags.PERF_STEP_MS),
+            *(tags.LEARNING_RATE, "accuracy", tags.PERF_INPUT_WAIT_MS),
         ):
             assert sorted(found[tag]) == steps, tag
         bias = found[tags.wur("sequential/dense/bias")]
         assert 1 not in bias  # it was zero before step 1
         assert found[tags.WUR_ALL_UNDEFINED][1] == 3
         assert found[tags.update_norm("sequential/dense/bias")][1] > 0
+
+    def test_speed_is_that_of_all_steps_since_the_last_summary(self, default_run):
+        found = values(default_run[1] / "train")[tags.PERF_STEP_MS]
+        assert 1 not in found  # it was compiled then
+        later = [ms for step, ms in found.items() if step > 500]
+        assert max(later) < 3 * min(later)
 
     def test_validation_of_the_untrained_state_and_after(self, default_run):
         found = values(default_run[1] / "validation")
@@ -152,7 +158,21 @@ BAD = {
     "--stddevs=a": "--stddevs=a: should be numbers",
     "--steps=0": "--steps=0",
     "--steps_per_call=0": "--steps_per_call=0: should be auto, or a number from 1",
-    "--steps=many": "--steps=many",
+    "--steps=many": "--steps=many: should be a whole number",
+    "--steps=99999999999999999999": "--steps=99999999999999999999",
+    "--epochs=nan": "--epochs",
+    "--epochs=inf": "--epochs=inf",
+    "--flagfile=missing.flags": "--flagfile=missing.flags",
+    "--stddevs=0.1,0.1": "0.1 stands there 2 times",
+    "--stddevs=1e39": "is not a standard deviation",
+    "--label=x": "only .csv files have columns",
+    "--table_size=9": "only --noise_source=table uses it",
+    "--histogram_every=20": "should be a multiple of --summary_every=50",
+    "--optimizer_args=weight_decay=abc": "weight_decay=abc should be a number",
+    "--optimizer_args=clipnorm=-1": "clipnorm=-1 should be more than 0",
+    "--loss=mean_squared_error": "--loss=mean_squared_error: does not fit the labels",
+    "--selector=tests.selectors_test:out_of_range": "returned 7 for step 1",
+    "--seed=-5": "--seed=-5",
     "--strategy=magic": "--strategy=magic",
     "--profile_steps=2990:3010": "ends after step 3000",
     "--profile_steps=9:5": "holds no step",
@@ -262,14 +282,41 @@ def test_a_loss_that_is_not_a_number_ends_the_run_as_diverged(tmp_path):
     assert record(tmp_path / "warn")["attempts"][-1]["last_step"] == 30
 
 
-def test_a_function_of_the_user_that_returns_nonsense_fails_the_run(tmp_path):
+def test_a_function_of_the_user_that_fails_later_fails_the_run(tmp_path):
     done = experiments.command(
-        f"--logdir={tmp_path}", "--run=r", *SHORT, "--model=linear",
-        "--selector=tests.selectors_test:out_of_range",
+        f"--logdir={tmp_path}", "--run=r", *SHORT, "--model=linear", "--steps_per_call=1",
+        "--selector=tests.cases_test:fails_at_3", "--profile_steps=2:9",
     )  # fmt: skip
     assert done.returncode == 1
-    assert "returned 7 for step 1" in done.stderr
-    assert record(tmp_path / "r")["status"] == "failed"
+    assert "failed for step 3: RuntimeError: on purpose" in done.stderr
+    assert "Traceback" not in done.stderr
+    written = record(tmp_path / "r")
+    assert written["status"] == "failed"
+    assert written["attempts"][-1]["last_step"] == 2
+
+
+def test_a_model_that_keras_cannot_save_is_trained_all_the_same(tmp_path):
+    done = experiments.command(
+        f"--logdir={tmp_path}", "--run=r", *SHORT, "--model=tests.main_test:not_saved"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model.keras was not written" in done.stderr
+    assert record(tmp_path / "r")["status"] == "completed"
+    assert not (tmp_path / "r/model.keras").exists()
+
+
+def not_saved(input_shape, classes):
+    import keras
+
+    class Own(keras.Model):
+        def __init__(self, width):
+            super().__init__()
+            self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(width)
+
+        def call(self, x):
+            return self.dense(self.flatten(x))
+
+    return Own(classes)
 
 
 def test_a_compiled_model_keeps_what_it_brings(tmp_path):

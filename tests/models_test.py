@@ -5,11 +5,12 @@ import pytest
 from tracker import models, variables
 
 X = np.zeros([2, 8, 8], np.float32)
+Y = np.zeros([2], np.int32)
 
 
 def prepared(name, loss="auto", classes=10):
     model = models.make(name, (8, 8), classes, seed=0)
-    return model, models.prepare(model, X, classes, loss, "sgd")
+    return model, models.prepare(model, X, Y, classes, loss, "sgd")
 
 
 @pytest.mark.parametrize("name", models.NAMES)
@@ -32,7 +33,7 @@ def test_a_softmax_gets_the_loss_of_probabilities():
     model = keras.Sequential([keras.Input([8, 8]), keras.layers.Flatten(), keras.layers.Dense(10)])
     model.add(keras.layers.Softmax())
     model.layers[-1].activation = keras.activations.softmax
-    models.prepare(model, X, 10, "auto", "sgd")
+    models.prepare(model, X, Y, 10, "auto", "sgd")
     loss = model.compute_loss(y=np.zeros(2), y_pred=model(X))
     assert float(loss) == pytest.approx(np.log(10), abs=1e-3)
 
@@ -75,6 +76,26 @@ def test_a_file_that_is_no_model(tmp_path):
     path.write_bytes(b"no model")
     with pytest.raises(ValueError, match="Keras cannot load it"):
         prepared(str(path))
+
+
+def test_cross_entropy_by_name_is_that_of_auto():
+    one, _ = prepared("linear")
+    other, _ = prepared("linear", "sparse_categorical_crossentropy")
+    x = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
+    losses = [float(m.compute_loss(y=Y, y_pred=m(x))) for m in (one, other)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("loss", ["mean_squared_error", "categorical_crossentropy"])
+def test_a_loss_that_does_not_fit_the_labels(loss):
+    with pytest.raises(ValueError, match=f"--loss={loss}: does not fit the labels") as caught:
+        prepared("linear", loss)
+    assert "\n" not in str(caught.value)
+
+
+def test_regression_wants_one_output():
+    with pytest.raises(ValueError, match="does not fit 1 number to predict"):
+        prepared("tests.architectures:dense_10", classes=0)
 
 
 def test_an_unknown_loss():

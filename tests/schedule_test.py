@@ -32,7 +32,7 @@ def drawn(seed):
         steps=draw.randint(1, 60),
         summary_every=summary_every,
         validate_every=draw.randint(0, 20),
-        histogram_every=draw.randint(0, 9) if summary_every else 0,
+        histogram_every=summary_every * draw.randint(0, 3),
         checkpoint_every=draw.randint(0, 9),
         windows=(Window(5, 8),) if draw.random() < 0.5 else (),
     )

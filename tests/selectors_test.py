@@ -132,5 +132,7 @@ def test_a_wrong_reference_is_one_clear_error(name, says):
 
 
 def test_an_index_out_of_range_is_an_error_when_it_is_planned():
-    with pytest.raises(ValueError, match="returned 7 for step 1; it should return an index from 0"):
+    with pytest.raises(
+        selectors.ChoiceError, match="returned 7 for step 1; it should return an index from 0"
+    ):
         make("tests.selectors_test:out_of_range").planned(1)

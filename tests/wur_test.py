@@ -172,3 +172,9 @@ def keras_step(experiment, step):
     gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
     experiment.rule.optimizer.apply(gradients, model.trainable_variables)
     return experiments.weights(experiment)
+
+
+def test_a_variable_without_elements_is_no_variable():
+    empty, old, new = np.zeros(0, np.float32), np.float32([1]), np.float32([1.5])
+    overall = wur.overall(measure([empty, old], [empty, new], [empty, new], [None, None]))
+    assert overall.ratio == pytest.approx(0.5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,14 @@ from tracker import config as config_lib
 from tracker.config import Config
 
 USAGE_ERROR = 2
+
+_PLAINLY = {
+    r"invalid literal for int\(\) with base 10: .*": "should be a whole number",
+    r"could not convert string to float: .*": "should be a number",
+    r"ERROR:: Unable to open flagfile: .*?: '(.*)'$": r"--flagfile=\1: cannot be read",
+    r"Unknown command line flag '(\w+) ([^']*)'.*": r"'\1 \2': should be --\1=\2",
+    r"Non-boolean argument to boolean flag:? .*": "should be true or false",
+}
 
 
 class _Numbers(flags.ArgumentParser):
@@ -74,7 +83,7 @@ def _string(name: str, help_: str) -> None:
     flags.DEFINE_string(name, getattr(Config, name), help_)
 
 
-def _integer(name: str, help_: str, lower: int = 0, upper: int | None = None) -> None:
+def _integer(name: str, help_: str, lower: int = 0, upper: int = 2**62) -> None:
     flags.DEFINE_integer(name, getattr(Config, name), help_, lower_bound=lower, upper_bound=upper)
 
 
@@ -96,7 +105,7 @@ RESUME = flags.DEFINE_string(
     "resume", None, "Run to go on with: its name, the beginning of it, or latest."
 )
 
-_integer("seed", "Seed of everything random: split, order, weights, noise, choices.", -(2**63))
+_integer("seed", "Seed of everything random: split, order, weights, noise, choices.")
 _string(
     "dataset",
     "digits (embedded); mnist, fashion_mnist, cifar10, cifar100 (downloaded by Keras "
@@ -105,7 +114,7 @@ _string(
 )
 _string("label", "Column of the labels in a .csv data set.")
 _number("validation_fraction", "Share of the examples held out for validation.", 0.0, 0.99)
-_integer("batch_size", "Examples a batch.", 1)
+_integer("batch_size", "Examples a batch.", 1, 2**31 - 1)
 _string(
     "model",
     "linear, mlp, cnn; module:function, called as function(input_shape, classes) and "
@@ -240,6 +249,8 @@ def parse(argv: Sequence[str]) -> list[str]:
         rest = flags.FLAGS(list(argv), known_only=False)
     except flags.Error as error:
         raise SystemExit(fail(_sentence(error))) from None
+    except UnicodeDecodeError:
+        raise SystemExit(fail("--flagfile: is not UTF-8 text")) from None
     if len(rest) > 1:
         raise SystemExit(
             fail(f"'{rest[1]}' is not a flag; flags begin with --, such as --logdir=logdir")
@@ -272,6 +283,8 @@ def fail(sentence: str) -> int:
 def _sentence(error: Exception) -> str:
     """absl's error as one sentence with the flag's name and value first."""
     text = " ".join(str(error).split())
+    for python, plain in _PLAINLY.items():
+        text = re.sub(python, plain, text)
     if isinstance(error, flags.UnrecognizedFlagError):
         return text.removeprefix("FATAL Flags parsing error: ")
     if not text.startswith("flag --"):

@@ -16,11 +16,14 @@ import math
 import re
 from typing import Any
 
+from tracker import tags
+
 SELECTORS = ("random", "cycle", "weighted", "anneal", "bandit")
 WUR_KINDS = ("update", "norm_change")
 DEFAULT_STEPS = 3000
 
 _SUM_TOLERANCE = 1e-6
+_LARGEST = 1e38  # about what float32 holds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +93,17 @@ def validate(config: Config) -> Config:
     _check_selector(config)
     if config.steps is not None and config.epochs is not None:
         raise ValueError(f"--steps={config.steps} and --epochs={config.epochs:g}: give one of them")
+    if config.epochs is not None and not 0 < config.epochs < math.inf:
+        raise ValueError(f"--epochs={config.epochs}: should be more than 0, and finite")
+    if config.table_size and config.noise_source != "table":
+        raise ValueError(
+            f"--table_size={config.table_size} with --noise_source={config.noise_source}: only "
+            "--noise_source=table uses it"
+        )
+    if config.label and not config.dataset.endswith(".csv"):
+        raise ValueError(
+            f"--label={config.label} with --dataset={config.dataset}: only .csv files have columns"
+        )
     for flag in ("variables", "wur_variables"):
         pattern = getattr(config, flag)
         try:
@@ -109,6 +123,11 @@ def validate(config: Config) -> Config:
             f"--histogram_every={config.histogram_every} with --summary_every=0: histograms are "
             "taken on summary steps only"
         )
+    if config.summary_every and config.histogram_every % config.summary_every:
+        raise ValueError(
+            f"--histogram_every={config.histogram_every}: should be a multiple of "
+            f"--summary_every={config.summary_every}, as histograms are taken on summary steps"
+        )
     parse_args(config.optimizer_args)
     steps_per_call(config.steps_per_call)
     checkpoint_interval(config.checkpoint_every)
@@ -121,10 +140,17 @@ def _check_stddevs(config: Config) -> None:
     if not config.stddevs:
         raise ValueError("--stddevs is empty; should be one or more numbers, such as 0,1e-3")
     for stddev in config.stddevs:
-        if not 0 <= stddev < math.inf:
+        if not 0 <= stddev < _LARGEST:
             raise ValueError(
                 f"--stddevs: {stddev} is not a standard deviation; should be 0 or more"
             )
+    labels = [tags.number(s) for s in config.stddevs]
+    twice = [label for label in labels if labels.count(label) > 1]
+    if twice:
+        raise ValueError(
+            f"--stddevs: {twice[0]} stands there {labels.count(twice[0])} times, to six digits; "
+            "each should be there once"
+        )
 
 
 def _check_selector(config: Config) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.resources
+import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -132,16 +134,22 @@ def _checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
         )
     if x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
         raise ValueError(f"{where}: x holds {x.dtype} and y {y.dtype}; both should hold numbers")
-    x = x.astype(np.float32)
+    scale = 255.0 if x.dtype == np.uint8 else 1.0  # images as they are stored
+    x = x.astype(np.float32) / scale
     for which, values in (("x", x), ("y", y)):
         bad = int(np.count_nonzero(~np.isfinite(values)))
         if bad:
             raise ValueError(f"{where}: {which} has {bad} values that are NaN or infinite")
-    if y.dtype.kind == "f" and not np.array_equal(y, np.round(y)):
+    if y.dtype.kind == "f":
         return x, y.astype(np.float32), 0
     if y.min() < 0 or y.max() >= np.iinfo(np.int32).max:
         raise ValueError(
             f"{where}: labels go from {y.min():g} to {y.max():g}; classes should count from 0"
+        )
+    if y.max() >= len(y):
+        raise ValueError(
+            f"{where}: labels go up to {y.max()} with {len(y)} examples; classes should count from "
+            "0, and numbers to predict should be stored as floats"
         )
     return x, y.astype(np.int32), int(y.max()) + 1
 
@@ -165,44 +173,58 @@ def _npz(path: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"--dataset={path}: there is no such file") from None
     except KeyError:
         raise ValueError(f"--dataset={path}: should hold the arrays x and y") from None
-    except Exception as error:
-        raise ValueError(f"--dataset={path} cannot be read as .npz: {error}") from None
+    except Exception:
+        raise ValueError(
+            f"--dataset={path} cannot be read as .npz; should hold the arrays x and y, of numbers"
+        ) from None
 
 
 def _csv(path: str, label: str) -> tuple[np.ndarray, np.ndarray]:
-    if not pathlib.Path(path).is_file():
-        raise ValueError(f"--dataset={path}: there is no such file")
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
-    header = rows[0] if rows else []
+    """A label column of whole numbers holds classes, one with decimal points numbers to predict."""
+    where = f"--dataset={path}"
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"{where} cannot be read: {reason}") from None
+    if len(rows) < 2:
+        raise ValueError(f"{where}: should have a header line and examples below it")
+    header, *body = rows
+    if len(set(header)) < len(header):
+        raise ValueError(f"{where}: two columns of its header have the same name")
     if label not in header:
         raise ValueError(
             f"--label='{label}' is no column of {path}; should be one of {', '.join(header)}"
         )
+    for number, row in enumerate(body, 2):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{where}: line {number} has {len(row)} values; should have {len(header)}"
+            )
     at = header.index(label)
     try:
-        values = np.array([[float(cell) for cell in row] for row in rows[1:] if row])
+        values = np.array([[float(cell) for cell in row] for row in body])
     except ValueError as error:
-        raise ValueError(
-            f"--dataset={path}: should hold numbers below its header: {error}"
-        ) from None
-    if values.ndim != 2 or values.shape[1] != len(header):
-        raise ValueError(f"--dataset={path}: every line should have {len(header)} values")
-    return np.delete(values, at, axis=1), values[:, at]
+        raise ValueError(f"{where}: should hold numbers below its header: {error}") from None
+    y = values[:, at]
+    whole = all(re.fullmatch(r"[+-]?\d+", row[at]) for row in body)
+    return np.delete(values, at, axis=1), y.astype(np.int64) if whole else y
 
 
 def _keras(name: str) -> tuple[np.ndarray, np.ndarray]:
     import keras
 
-    cache = pathlib.Path(keras.config.keras_home()) / "datasets"
+    home = os.environ.get("KERAS_HOME") or pathlib.Path.home() / ".keras"
+    cache = pathlib.Path(home) / "datasets"
     try:
         (x, y), (more_x, more_y) = getattr(keras.datasets, name).load_data()
     except Exception as error:
         raise ValueError(
-            f"--dataset={name}: is downloaded to {cache} on first use, and that failed: {error}"
+            f"--dataset={name}: is downloaded to {cache} on first use, and that failed: "
+            f"{_first_line(error)}"
         ) from None
-    x = np.concatenate([x, more_x]).astype(np.float32) / 255.0
-    return x, np.concatenate([y, more_y])
+    return np.concatenate([x, more_x]), np.concatenate([y, more_y])
 
 
 def _tfds(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -215,6 +237,12 @@ def _tfds(name: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         x, y = tfds.as_numpy(tfds.load(name, split="train", batch_size=-1, as_supervised=True))
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"--dataset=tfds:{name}: could not be loaded: {first}") from None
-    return x.astype(np.float32) / (255.0 if x.dtype == np.uint8 else 1.0), y
+        raise ValueError(
+            f"--dataset=tfds:{name}: could not be loaded: {_first_line(error)}"
+        ) from None
+    return x, y
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

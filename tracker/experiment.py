@@ -79,6 +79,11 @@ class Experiment:
         return sum(math.prod(v.shape) * v.dtype.size for v in held)
 
     @property
+    def examples_a_batch(self) -> float:
+        """Examples a batch on average: the last of an epoch is smaller."""
+        return len(self.data.x) / -(-len(self.data.x) // self.config.batch_size)
+
+    @property
     def parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(math.prod(v.shape) for v in self.model.trainable_variables)
@@ -101,7 +106,7 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     model = models.make(config.model, data.input_shape, data.classes, config.seed)
     compiled = model.optimizer if model.compiled else None
     optimizer = _optimizer(config, compiled)
-    loss_name = models.prepare(model, data.x[:2], data.classes, config.loss, optimizer)
+    loss_name = models.prepare(model, data.x[:2], data.y[:2], data.classes, config.loss, optimizer)
     rule = updates.Gradient(model, model.optimizer)
     paths = variables.paths(model.trainable_variables, model)
     stddevs, seed = config.stddevs, config.seed

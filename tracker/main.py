@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         ready = _resumed() if app_flags.RESUME.value else _begun()
     except ValueError as error:
         return app_flags.fail(str(error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # nothing had begun
     with Console(ready.run.console_log) as console:
         for warning in ready.warnings:
             console.warn(warning)
@@ -73,7 +76,7 @@ def _begun() -> _Ready:
     quiet.import_tensorflow()
     from tracker import experiment as experiment_lib
 
-    experiment = experiment_lib.assemble(config)
+    experiment = _traced(experiment_lib.assemble(config))
     default = f"{_word(config.dataset)}-{_word(config.model)}"
     run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
     run.flags_txt.write_text(app_flags.flags_text(config))
@@ -85,6 +88,21 @@ def _begun() -> _Ready:
         f"{config.strategy}."
     )
     return _Ready(experiment, run, record, line=line)
+
+
+def _traced(experiment: Any) -> Any:
+    """Traces a step, so that what models and optimizers refuse then is found before a run exists."""
+    try:
+        experiment.functions.plain_function.get_concrete_function()
+        if experiment.selector.planned is not None:
+            experiment.selector.planned(1)
+    except Exception as error:
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        last = text[-1] if text[0].startswith("in user code") else text[0]
+        sentence = last.strip()
+        where = "" if sentence.startswith("--") else "No step can be built: "
+        raise ValueError(f"{where}{sentence}") from error
+    return experiment
 
 
 def _resumed() -> _Ready:
@@ -111,9 +129,14 @@ def _resumed() -> _Ready:
 
 
 def _train(ready: _Ready, console: Console) -> int:
+    from tracker.selectors import ChoiceError
     from tracker.train import train
 
-    outcome = train(ready.experiment, ready.run, ready.record, console, *ready.start)
+    try:
+        outcome = train(ready.experiment, ready.run, ready.record, console, *ready.start)
+    except ChoiceError as error:
+        console.warn(f"The run failed: {error}.")
+        return 1
     if outcome.reason:
         console.warn(f"The run {outcome.status} after step {outcome.step}: {outcome.reason}.")
     console.show(outcome.table)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,8 +74,7 @@ def _loaded(path: str) -> keras.Model:
     try:
         return keras.saving.load_model(path, safe_mode=True)
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"--model={path}: Keras cannot load it: {first}") from None
+        raise ValueError(f"--model={path}: Keras cannot load it: {_first_line(error)}") from None
 
 
 def _users(name: str, input_shape: tuple[int, ...], classes: int) -> keras.Model:
@@ -86,7 +86,7 @@ def _users(name: str, input_shape: tuple[int, ...], classes: int) -> keras.Model
         model = function(input_shape, classes)
     except Exception as error:
         raise ValueError(
-            f"--model={name}: called with {input_shape}, {classes}: {error}"
+            f"--model={name}: called with {input_shape}, {classes}: {_first_line(error)}"
         ) from error
     if not isinstance(model, keras.Model):
         raise ValueError(
@@ -95,52 +95,88 @@ def _users(name: str, input_shape: tuple[int, ...], classes: int) -> keras.Model
     return model
 
 
-def prepare(model: keras.Model, x: Any, classes: int, loss: str, optimizer: Any) -> str:
+_OF_LOGITS = {
+    "sparse_categorical_crossentropy": keras.losses.SparseCategoricalCrossentropy,
+    "categorical_crossentropy": keras.losses.CategoricalCrossentropy,
+    "binary_crossentropy": keras.losses.BinaryCrossentropy,
+}
+
+
+def prepare(model: keras.Model, x: Any, y: Any, classes: int, loss: str, optimizer: Any) -> str:
     """Builds and compiles a model for a data set, and checks that its output fits the labels.
 
     Args:
       model: any Keras model; one that is compiled keeps its loss and its metrics.
-      x: a few examples, [n, ...].
+      x, y: a few examples, [n, ...], and their labels, [n].
       classes: of the labels; 0 for regression.
-      loss: a Keras loss by name, or 'auto': cross-entropy of logits (of probabilities where the
-        last layer is a softmax), mean squared error for regression.
+      loss: a Keras loss by name, or 'auto': cross-entropy for classes, mean squared error for
+        regression. Cross-entropies take logits, or probabilities where the last layer is a softmax.
       optimizer: to compile with; a compiled model has its own.
 
     Returns:
       The name of the loss in force.
 
     Raises:
-      ValueError: output that does not fit the labels, a loss that contradicts a compiled model's,
-        no trainable variables.
+      ValueError: output or loss that does not fit the labels, a loss that contradicts a compiled
+        model's, no trainable variables.
     """
-    output = model(x, training=False)
-    shape = getattr(output, "shape", None)
-    wanted = max(classes, 1)
-    if shape is not None and (len(shape) != 2 or shape[-1] < wanted):
-        raise ValueError(
-            f"--model: its output has shape {[None, *shape[1:]]} and does not fit {wanted} "
-            f"{'classes' if classes else 'number to predict'}; should be [None, {wanted}]"
-        )
+    _check_output(model, x, classes)
     if not model.trainable_variables:
         raise ValueError("--model: has no trainable variables; nothing would be updated")
     if model.compiled:
         if loss != "auto":
             raise ValueError(f"--loss={loss}: the model is compiled and keeps its own loss")
-        return "the model's own"
-    probabilities = getattr(model.layers[-1], "activation", None) is keras.activations.softmax
-    chosen: Any = loss
-    if loss == "auto":
-        loss = "sparse_categorical_crossentropy" if classes else "mean_squared_error"
-        chosen = (
-            keras.losses.SparseCategoricalCrossentropy(from_logits=not probabilities)
-            if classes
-            else keras.losses.MeanSquaredError()
+        name, where = "the model's own", "--model"
+    else:
+        name = (
+            ("sparse_categorical_crossentropy" if classes else "mean_squared_error")
+            if (loss == "auto")
+            else loss
         )
+        where = f"--loss={name}"
+        _compile(model, name, classes, optimizer)
     try:
-        keras.losses.get(chosen)
-        model.compile(
-            optimizer, loss=chosen, metrics=["accuracy"] if classes else ["mae"], jit_compile=False
+        model.compute_loss(x=x, y=y, y_pred=model(x, training=False), training=False)
+    except Exception as error:
+        raise ValueError(f"{where}: does not fit the labels: {_first_line(error)}") from None
+    return name
+
+
+def _check_output(model: keras.Model, x: Any, classes: int) -> None:
+    try:
+        output = model(x, training=False)
+    except Exception as error:
+        raise ValueError(
+            f"--model: cannot be called on examples of shape {list(x.shape[1:])}: "
+            f"{_first_line(error)}"
+        ) from None
+    shape = getattr(output, "shape", None)
+    wanted = max(classes, 1)
+    if shape is None:
+        raise ValueError("--model: should have one output; this one has several")
+    if len(shape) != 2 or shape[-1] < wanted or (not classes and shape[-1] != 1):
+        raise ValueError(
+            f"--model: its output has shape {[None, *shape[1:]]} and does not fit {wanted} "
+            f"{'classes' if classes else 'number to predict'}; should be [None, {wanted}]"
         )
+
+
+def _compile(model: keras.Model, loss: str, classes: int, optimizer: Any) -> None:
+    last: list = getattr(model, "layers", [])
+    probabilities = bool(last) and (
+        isinstance(last[-1], keras.layers.Softmax)
+        or getattr(last[-1], "activation", None) is keras.activations.softmax
+    )
+    try:
+        known = _OF_LOGITS.get(loss)
+        chosen = known(from_logits=not probabilities) if known else keras.losses.get(loss)
+        metrics = ["accuracy"] if classes else ["mae"]
+        model.compile(optimizer, loss=chosen, metrics=metrics, jit_compile=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"--loss={loss}: Keras refuses it: {error}") from None
-    return loss
+        raise ValueError(f"--loss={loss}: Keras refuses it: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error, without the colours that Keras puts in."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__

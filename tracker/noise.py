@@ -24,8 +24,6 @@ from tensorflow.python.ops import cond_v2
 from tracker import tags
 
 STRATEGIES = ("scalar", "routes", "buffered")
-SOURCES = ("stateless", "table")
-SCALES = ("absolute", "relative")
 DISTRIBUTIONS = ("normal", "uniform")
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 VECTORISED = 2**12  # numbers, from which array operations beat TensorFlow's kernel on a CPU

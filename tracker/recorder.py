@@ -28,8 +28,9 @@ class Recorder:
       metric_names: of the metrics of a batch.
       stddevs: those chosen from.
       kinds: what to write of the ratios, from `config.WUR_KINDS`.
-      batch_size: examples a batch.
+      batch_size: examples a batch, on average.
       log_every: of the scalars that every step has.
+      last_step: of the run; it is logged in any case.
 
     Attributes:
       log_every: may be changed while the run goes on.
@@ -47,8 +48,9 @@ class Recorder:
         metric_names: Sequence[str],
         stddevs: Sequence[float],
         kinds: Sequence[str],
-        batch_size: int,
+        batch_size: float,
         log_every: int = 1,
+        last_step: int = 0,
     ):
         self._writer = writer
         self._names = list(names)
@@ -56,6 +58,7 @@ class Recorder:
         self._stddevs = list(stddevs)
         self._kinds = set(kinds)
         self._batch_size = batch_size
+        self._last_step = last_step
         self.log_every = log_every
         self.overhead = Overhead()
         self._process = psutil.Process()
@@ -63,6 +66,7 @@ class Recorder:
         self._stddev_array = np.asarray(self._stddevs)
         self._last_loss, self._last_choice = np.nan, 0  # of the step before
         self._bad_losses = 0
+        self._span = [0.0, 0, 0]  # seconds, steps and batches since the last summary step
         self._worst: tuple[int, ...] = ()
         self._warm: set[bool] = set()
         self.measured: wur.Measured | None = None
@@ -85,9 +89,13 @@ class Recorder:
         started = time.perf_counter()
         each = (ended - began) / result.steps
         rows = self._rows(call, result)
+        warm = bool(call.intervals) in self._warm
         summaries_took, logged, done = 0.0, 0, 0
         for i in (*rows, result.steps):
             logged += self._plain(step, result, range(done, i), began, each)
+            if warm:
+                batches = i + (i in rows) - done + int(result.plain.skipped[done : i + 1].sum())
+                self._lap(each, i + (i in rows) - done, batches)
             if i in rows:
                 at = time.perf_counter()
                 self._summary(step + i + 1, result, i, rows[i], began, each)
@@ -103,7 +111,7 @@ class Recorder:
         self._count(*(a[span.start : span.stop] for a in plain))
         index = np.arange(span.start, span.stop)
         number = step + index + 1
-        index = index[(number % self.log_every == 0) | (number == 1)]
+        index = index[(number % self.log_every == 0) | np.isin(number, (1, self._last_step))]
         if len(index):
             columns = self._columns(plain, index)
             wall_times = (began + (index + 1) * each).tolist()
@@ -128,10 +136,10 @@ class Recorder:
         span = slice(i, i + 1)
         self._count(plain.loss[span], plain.choice[span], plain.skipped[span])
         values = {tag: float(column[0]) for tag, column in self._columns(plain, [i]).items()}
-        if number % self.log_every and number != 1:
+        if number % self.log_every and number not in (1, self._last_step):
             values = {}
         values[tags.WUR_ALL_SKIPPED] = float(plain.skipped[i])
-        values |= self._summary_step(row, float(plain.loss[i]), int(plain.choice[i]), each)
+        values |= self._summary_step(row, float(plain.loss[i]), int(plain.choice[i]))
         self._writer.scalars(number, values, wall_time)
         self._compact(number, wall_time)
 
@@ -179,7 +187,7 @@ class Recorder:
         np.add.at(self._changes[1], choices[:-1][known], 1)
         self._last_loss, self._last_choice = losses[-1], choices[-1]
 
-    def _summary_step(self, row: Instrumented, loss: float, choice: int, each: float):
+    def _summary_step(self, row: Instrumented, loss: float, choice: int) -> dict[str, float]:
         self.measured = wur.Measured.from_rows(row.measured)
         ratios, overall = wur.ratios(self.measured), wur.overall(self.measured)
         values = dict(zip(self._metric_names, map(float, row.metrics), strict=True))
@@ -198,7 +206,7 @@ class Recorder:
         for i, name in enumerate(self._names):
             values |= self._variable(i, name, ratios)
         values |= self._loss_changes()
-        values |= self._performance(row, each)
+        values |= self._performance(row)
         self._bad_losses = 0
         return values
 
@@ -232,11 +240,21 @@ class Recorder:
         self._changes = np.zeros_like(self._changes)
         return found
 
-    def _performance(self, row: Instrumented, each: float) -> dict[str, float]:
-        values = {
-            tags.PERF_STEP_MS: each * 1e3,
-            tags.PERF_STEPS_PER_SECOND: 1 / each if each else 0.0,
-            tags.PERF_EXAMPLES_PER_SECOND: self._batch_size / each if each else 0.0,
+    def _lap(self, each: float, steps: int, batches: int) -> None:
+        """Adds steps to the span since the last summary step."""
+        self._span = [self._span[0] + each * steps, self._span[1] + steps, self._span[2] + batches]
+
+    def _performance(self, row: Instrumented) -> dict[str, float]:
+        seconds, steps, batches = self._span
+        self._span = [0.0, 0, 0]
+        values = {}
+        if steps and seconds > 0:
+            values = {
+                tags.PERF_STEP_MS: 1e3 * seconds / steps,
+                tags.PERF_STEPS_PER_SECOND: steps / seconds,
+                tags.PERF_EXAMPLES_PER_SECOND: batches * self._batch_size / seconds,
+            }
+        values |= {
             tags.PERF_INPUT_WAIT_MS: float(row.input_wait) * 1e3,
             tags.PERF_HOST_MEMORY_MB: self._process.memory_info().rss / 1e6,
         }

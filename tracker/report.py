@@ -43,11 +43,22 @@ class Outcome:
     table: Any = None
 
 
-def configuration(experiment: Experiment) -> str:
-    """The configuration as a Markdown table."""
-    fields = dataclasses.asdict(experiment.config) | {
+def settings(experiment: Experiment) -> dict[str, Any]:
+    """The configuration with what is in force where it was left open."""
+    optimizer = experiment.rule.optimizer
+    rate = getattr(optimizer, "_learning_rate", None)
+    constant = getattr(rate, "numpy", None)
+    return dataclasses.asdict(experiment.config) | {
         "steps": experiment.steps,
         "loss": experiment.loss_name,
+        "optimizer": type(optimizer).__name__,
+        "learning_rate": float(constant()) if constant else type(rate).__name__,
+    }
+
+
+def configuration(experiment: Experiment) -> str:
+    """The configuration as a Markdown table."""
+    fields = settings(experiment) | {
         "trainable parameters": f"{experiment.parameters:,}",
         "training examples": f"{len(experiment.data.x):,}",
         "validation examples": f"{len(experiment.data.validation_x):,}",
@@ -74,8 +85,11 @@ def best(
     found = [(s, m[metric]) for s, m in validation if metric in m and np.isfinite(m[metric])]
     if not found:
         return None
-    small = metric == "loss" or "error" in metric or metric in ("mae", "mse")
-    return min(found, key=lambda p: p[1]) if small else max(found, key=lambda p: p[1])
+    return (
+        min(found, key=lambda p: p[1])
+        if tags.best_when_small(metric)
+        else max(found, key=lambda p: p[1])
+    )
 
 
 def results(experiment: Experiment, recorder: Recorder, outcome: Outcome) -> dict[str, Any]:
@@ -103,8 +117,8 @@ def closing_table(experiment: Experiment, recorder: Recorder, outcome: Outcome) 
     table.add_row("steps", f"{outcome.step:,} of {experiment.steps:,}")
     for metric, value in outcome.validation[-1][1].items() if outcome.validation else ():
         top = best(outcome.validation, metric)
-        at = "" if top is None else f"  (best {top[1]:.4f} at step {top[0]:,})"
-        table.add_row(f"validation {metric}", f"{value:.4f}{at}")
+        at = "" if top is None else f"  (best {top[1]:.4g} at step {top[0]:,})"
+        table.add_row(f"validation {metric}", f"{value:.4g}{at}")
     if recorder.seconds:
         rate = recorder.steps / recorder.seconds
         table.add_row("speed", f"{rate:,.0f} steps/s, {1e3 / rate:.2f} ms a step")

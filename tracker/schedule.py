@@ -11,6 +11,7 @@ number; what describes a state (validation) has the number of updates behind it.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from tracker.config import Window
 
@@ -104,7 +105,8 @@ class Schedule:
         if self.checkpoint_every:
             stops.append((step // self.checkpoint_every + 1) * self.checkpoint_every)
         if self.histogram_every:
-            after = next(k for k in range(step + 1, self.steps + 1) if self.is_histogram(k))
+            every = math.lcm(self.histogram_every, self.summary_every)
+            after = min((step // every + 1) * every, self.steps) if step else 1
             stops.append(after if after == step + 1 else after - 1)
         for window in self.windows:
             if step + 1 < window.start:

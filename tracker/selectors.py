@@ -26,6 +26,10 @@ ANNEAL_SCHEDULES = ("linear", "neelakantan")
 _NEELAKANTAN_GAMMA = 0.55  # Neelakantan et al. 2015, "Adding Gradient Noise Improves Learning..."
 
 
+class ChoiceError(RuntimeError):
+    """The user's function did not give an index."""
+
+
 class Selector:
     """Picks an index by a function of step and loss.
 
@@ -96,9 +100,9 @@ def load_function(reference: str) -> Callable:
     try:
         function = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:
-        raise ValueError(f"'{reference}' could not be imported: {error}") from error
+        raise ValueError(f"{reference} could not be imported: {error}") from error
     if not callable(function):
-        raise ValueError(f"'{reference}' is not a function but {type(function).__name__}")
+        raise ValueError(f"{reference} is not a function but {type(function).__name__}")
     return function
 
 
@@ -196,9 +200,14 @@ def _planned(reference: str, count: int) -> Selector:
     function = load_function(reference)
 
     def plan(step: int) -> int:
-        index = function(step)
+        try:
+            index = function(step)
+        except Exception as error:
+            raise ChoiceError(
+                f"--selector={reference} failed for step {step}: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(index, int | np.integer) or not 0 <= index < count:
-            raise ValueError(
+            raise ChoiceError(
                 f"--selector={reference} returned {index!r} for step {step}; it should return an "
                 f"index from 0 to {count - 1}"
             )

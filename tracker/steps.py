@@ -23,8 +23,6 @@ from tracker import noise, wur
 from tracker.selectors import Selector
 from tracker.updates import Gradient, Update
 
-MOST_SKIPPED = 1000  # batches in a row without an update, after which a step gives up
-
 
 class Body(NamedTuple):
     """What a step is made of.
@@ -89,7 +87,7 @@ class Result(NamedTuple):
       steps: how many were done; fewer than asked if a loss was not finite or no batch updated.
       plain: of all steps, in order.
       instrumented: of the instrumented steps, None for `Steps.plain`.
-      stuck: whether the last step gave up: `MOST_SKIPPED` batches without an update.
+      stuck: whether the last step gave up: `most_skipped` batches without an update.
     """
 
     steps: int
@@ -246,7 +244,7 @@ def _update(body: Body, iterator, timed: bool) -> _Taken:
         return batches + 1, body.rule.updates_done() > start, total + update.loss
 
     batches, applied, total = tf.while_loop(
-        lambda batches, applied, total: ~applied & (batches < MOST_SKIPPED),
+        lambda batches, applied, total: ~applied & (batches < body.rule.most_skipped),
         one,
         (tf.constant(1, tf.int64), body.rule.updates_done() > start, first.loss),
         parallel_iterations=1,
@@ -290,15 +288,16 @@ def _if(applied, action: Callable[[], Any]) -> None:
 
 def _measure(body: Body, before, middle, update, index):
     targets = {id(t.variable) for t in body.targets}
-    gradients = {
-        id(v): g for v, g in zip(body.rule.trainable, update.gradients, strict=True)
-    }  # frozen variables have none
+    gradients: dict[int, Any] = {}
+    if not body.rule.may_skip:  # else they would be those of the first of several batches
+        gradients = {id(v): g for v, g in zip(body.rule.trainable, update.gradients, strict=True)}
     after = [
         tf.identity(v.value) if id(v) in targets else m
         for v, m in zip(body.measured, middle, strict=True)
     ]
     found = [gradients.get(id(v)) for v in body.measured]
-    return wur.measure(before, middle, after, found, body.adder.stddev(index) > 0)
+    noised = body.adder.stddev(index) > 0
+    return wur.measure(before, middle, after, found, noised, body.relative)
 
 
 def _metric_names(model, element_spec) -> list[str]:

@@ -39,6 +39,9 @@ PERF_DEVICE_MEMORY_MB = "perf/device_memory_mb"
 RUN = "run"
 COMPARE_STRATEGIES = "compare_strategies"
 
+_BEST_WHEN_LARGE = ("acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "r2", "top_k",
+                    "cosine", "true_", "sensitivity", "specificity")  # fmt: skip
+
 HEALTHY_LOW = 1e-4
 HEALTHY_HIGH = 1e-2
 
@@ -159,6 +162,12 @@ def number(value: float) -> str:
     mantissa = mantissa.rstrip("0").rstrip(".")
     scientific = f"{mantissa}e{int(exponent)}"
     return scientific if "e" in plain or len(scientific) < len(plain) - 1 else plain
+
+
+def best_when_small(metric: str) -> bool:
+    """Whether a metric is best when small: losses and errors are, accuracies are not."""
+    name = metric.rpartition("/")[2].lower()
+    return not any(part in name for part in _BEST_WHEN_LARGE)
 
 
 def description(tag: str, place: str = "") -> str:

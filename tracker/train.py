@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ import tensorflow as tf
 
 from tracker import graphs, profiling, recorder, report, summaries, tags
 from tracker.checkpoints import Checkpoints
-from tracker.config import checkpoint_interval, steps_per_call
+from tracker.config import Window, checkpoint_interval, steps_per_call
 from tracker.console import Console
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
@@ -31,7 +32,7 @@ from tracker.report import Outcome
 from tracker.resume import BEGINNING, Start
 from tracker.rundir import RunDir
 from tracker.schedule import Call
-from tracker.steps import MOST_SKIPPED, Result
+from tracker.steps import Result
 
 CALL_SECONDS = 0.5  # how long one call may run, so that Ctrl-C and the progress bar stay lively
 WARN_SKIPPED = 10
@@ -54,17 +55,27 @@ def train(
       How it ended. An exception ends the run as failed, and is passed on.
     """
     with _signals() as signalled:
-        training = _Training(experiment, run, record, console, start)
+        try:
+            training = _Training(experiment, run, record, console, start)
+        except BaseException as error:
+            record.finish("failed", last_step=start.step, reason=_sentence(error))
+            raise
         try:
             training.open()
             training.loop(signalled)
         except BaseException as error:
             outcome = training.outcome
-            outcome.status, outcome.reason = "failed", f"{type(error).__name__}: {error}"
+            outcome.status, outcome.reason = "failed", _sentence(error)
             raise
         finally:
             training.close()
         return training.outcome
+
+
+def _sentence(error: BaseException) -> str:
+    """An error on one line; those of graphs are followed by pages of where."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 class _Training:
@@ -83,7 +94,7 @@ class _Training:
         self._validation = summaries.EventWriter(run.validation, first, warn=self._said)
         self.recorder = recorder.Recorder(
             self._train, experiment.names, experiment.functions.metric_names, config.stddevs,
-            config.wur, config.batch_size, config.log_every,
+            config.wur, experiment.examples_a_batch, config.log_every, experiment.steps,
         )  # fmt: skip
         self._evaluate = Evaluation(
             experiment.model,
@@ -109,7 +120,7 @@ class _Training:
         self.recorder.constants(experiment.steps, self.outcome.step)
         if self.outcome.step:
             return
-        fields = dataclasses.asdict(experiment.config)
+        fields = report.settings(experiment)
         self._train.summary(0, summaries.text(tags.RUN, report.configuration(experiment)))
         self._train.summary(0, summaries.layout(experiment.names))
         with_validation = self._validation if self._schedule.validate_every else self._train
@@ -141,9 +152,11 @@ class _Training:
     def close(self) -> None:
         """Leaves everything on disk: events, capture, checkpoint, model, status."""
         if self._run.path.exists():
-            if self._profiler.active:
-                self._keep(self._profiler.stop())
-            self._finish()
+            try:
+                if self._profiler.active:
+                    self._keep(self._profiler.stop())
+            finally:
+                self._finish()
         outcome = self.outcome
         outcome.table = report.closing_table(self._experiment, self.recorder, outcome)
 
@@ -151,8 +164,13 @@ class _Training:
         outcome = self.outcome
         self._train.flush()
         self._validation.flush()
-        if outcome.status in ("completed", "interrupted") and math.isfinite(self._loss):
-            self._save(at_end=True)
+        if outcome.status in ("completed", "interrupted"):
+            if math.isfinite(self._loss):
+                self._save(at_end=True)
+            elif outcome.step:
+                self._console.warn(
+                    "The last loss is not a number: the state at the end was not saved."
+                )
         self._train.close()
         self._validation.close()
         lost = sorted({*self._train.lost, *self._validation.lost})
@@ -167,6 +185,7 @@ class _Training:
             )
 
     _loss = math.nan  # of the last step
+    _window = Window(0, 0)  # of the capture that is going on
 
     def _call(self, iterator: Any, call: Call) -> Result:
         step, functions = self.outcome.step, self._experiment.functions
@@ -210,6 +229,7 @@ class _Training:
     def _start_profile(self) -> None:
         window = self._schedule.window(self.outcome.step + 1)
         if window and window.start == self.outcome.step + 1:
+            self._window = window
             self._profiler.start()
 
     def _stop_profile(self) -> None:
@@ -222,11 +242,9 @@ class _Training:
             return
         kept = [*self._record.fields.get("captures", []), capture.name]
         self._record.update(captures=kept)
-        window = self._schedule.window(self.outcome.step)
-        assert window is not None
         size = sum(f.stat().length for f in capture.iterdir()) / 1e6
         self._console.say(
-            f"Profiled steps {window.start} to {self.outcome.step}: {size:.1f} MB (Profile tab)."
+            f"Profiled steps {self._window.start} to {self.outcome.step}: {size:.1f} MB (Profile tab)."
         )
         if size > profiling.LARGE_MB:
             self._warn(
@@ -241,7 +259,7 @@ class _Training:
         if result.stuck:
             outcome.status = "failed"
             outcome.reason = (
-                f"{MOST_SKIPPED} batches in a row after step {outcome.step} made no update: the "
+                f"{self._experiment.rule.most_skipped} batches in a row after step {outcome.step} made no update: the "
                 "loss overflows at every loss scale, or accumulation never completes"
             )
             return
@@ -254,14 +272,11 @@ class _Training:
                 outcome.status, outcome.reason = "diverged", sentence
             else:
                 self._warn("nonfinite", f"{sentence}; training goes on (--on_nonfinite=warn).")
-        if int(result.plain.skipped.max(initial=0)) >= WARN_SKIPPED and self._loss_scaled:
+        skipped = int(result.plain.skipped.max(initial=0)) - self._experiment.rule.accumulates + 1
+        if skipped >= WARN_SKIPPED:
             self._warn("skipped", f"{WARN_SKIPPED} batches or more in a row made no update.")
         self._warn_swallowed()
-
-    @property
-    def _loss_scaled(self) -> bool:
-        optimizer = self._experiment.rule.optimizer
-        return not optimizer.gradient_accumulation_steps
+        self._warn_zero()
 
     def _warn_swallowed(self) -> None:
         measured = self.recorder.measured
@@ -274,6 +289,19 @@ class _Training:
                 f"{share:.0%} of the weights that have a gradient are left bit-identical by the "
                 "update: it is too small for their precision. Train in float32 or a mixed_ "
                 "precision, or raise the learning rate; for Adam in bfloat16 also lower beta_2.",
+            )
+
+    def _warn_zero(self) -> None:
+        measured = self.recorder.measured
+        if measured is None or self._experiment.config.noise_scale != "relative":
+            return
+        names = zip(self._experiment.names, measured.before, strict=True)
+        zero = [n for n, size in names if size == 0 and n in self._experiment.noised]
+        if zero:
+            self._warn(
+                "zero",
+                f"Relative noise leaves variables of zeros as they are: {', '.join(zero[:5])}"
+                f"{' and others' if len(zero) > 5 else ''}.",
             )
 
     def _warn(self, what: str, sentence: str) -> None:
@@ -333,10 +361,26 @@ class _Training:
             if self._checkpoints is not None and self._checkpoints.last_step != outcome.step:
                 self._checkpoints.save(outcome.step, self._batches)
             if at_end:
-                self._experiment.model.save(str(self._run.model_keras))
+                self._save_model()
         except (tf.errors.OpError, OSError) as error:
             outcome.status = "failed"
             outcome.reason = f"the state after step {outcome.step} could not be saved: {error}"
+
+    def _save_model(self) -> None:
+        """Writes model.keras whole or not at all; with averaged weights where Keras' `fit` has them."""
+        model, path = self._experiment.model, self._run.model_keras
+        temporary = path.parent / f".{path.name}.part.keras"
+        self._experiment.rule.optimizer.finalize_variable_values(model.trainable_variables)
+        try:
+            model.save(os.fspath(temporary))
+            os.replace(temporary, path)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            self._console.warn(
+                f"model.keras was not written, the weights are in {self._run.checkpoints.name}/: "
+                f"{_sentence(error)}"
+            )
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _interrupt(self, number: int | None) -> None:
         if number is not None and self.outcome.status == "running":
@@ -348,7 +392,7 @@ class _Training:
             return ""
         stddev = self._experiment.config.stddevs[int(result.plain.choice[-1])]
         rate = self.recorder.steps / self.recorder.seconds if self.recorder.seconds else 0.0
-        return f"loss {self._loss:.4f}  stddev {stddev:g}  {rate:,.0f} steps/s"
+        return f"loss {self._loss:.4g}  stddev {stddev:g}  {rate:,.0f} steps/s"
 
 
 def _place(names: list[str]) -> Callable[[str], str]:

@@ -58,13 +58,18 @@ def optimizer(
     names = {n.lower(): n for n in optimizer_names()}
     if name.lower() not in names:
         raise ValueError(f"--optimizer={name} is unknown; should be one of {', '.join(names)}")
+    for key, value in (args or {}).items():
+        if key != "name" and (isinstance(value, str) or ("clip" in key and not value > 0)):
+            wanted = "more than 0" if "clip" in key else "a number, True or False"
+            raise ValueError(f"--optimizer_args: {key}={value} should be {wanted}")
     try:
         return getattr(keras.optimizers, names[name.lower()])(
             learning_rate=learning_rate, **(args or {})
         )
     except (TypeError, ValueError) as error:
+        given = ",".join(f"{k}={v}" for k, v in (args or {}).items())
         raise ValueError(
-            f"--optimizer_args={args}: {names[name.lower()]} refuses them: {error}"
+            f"--optimizer_args={given}: {names[name.lower()]} refuses them: {error}"
         ) from error
 
 
@@ -88,7 +93,18 @@ class Gradient:
     def may_skip(self) -> bool:
         """Whether a batch can leave the weights as they are: accumulation, loss scaling."""
         scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        return scaled or bool(self.optimizer.gradient_accumulation_steps)
+        return scaled or self.accumulates > 1
+
+    @property
+    def accumulates(self) -> int:
+        """Batches that one update is made of, by Keras' gradient accumulation."""
+        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        return inner.gradient_accumulation_steps or 1
+
+    @property
+    def most_skipped(self) -> int:
+        """Batches in a row without an update, after which a step gives up."""
+        return max(1000, 2 * self.accumulates)
 
     def updates_done(self) -> tf.Tensor:
         """Number of updates applied so far, int64 scalar: what a skipped batch does not move."""

@@ -89,13 +89,13 @@ def norm(x: tf.Tensor) -> tf.Tensor:
 
     if x.dtype not in (tf.float32, tf.float64):
         x = tf.cast(x, tf.float32)
-    largest = tf.reduce_max(tf.abs(x))
+    largest = tf.reduce_max(tf.abs(x)) if x.shape.num_elements() != 0 else tf.zeros([], x.dtype)
     divisor = tf.where(largest > 0, largest, tf.ones_like(largest))
     squares = tf.reduce_sum(tf.square(x / divisor))
     return tf.cast(largest, tf.float64) * tf.sqrt(tf.cast(squares, tf.float64))
 
 
-def measure(before, middle, after, gradients, noised=None) -> tf.Tensor:
+def measure(before, middle, after, gradients, noised=None, relative=False) -> tf.Tensor:
     """Measures one step, inside the graph.
 
     Args:
@@ -104,6 +104,7 @@ def measure(before, middle, after, gradients, noised=None) -> tf.Tensor:
         added to i.
       gradients: for each variable its gradient (a tensor, an IndexedSlices, or None).
       noised: scalar bool tensor, whether the noise of the step was other than zero (default: yes).
+      relative: whether noise scales with the variable, so that one of zeros gets none.
 
     Returns:
       float64 [variables, fields of `Measured`], one tensor so that it costs one transfer.
@@ -113,13 +114,15 @@ def measure(before, middle, after, gradients, noised=None) -> tf.Tensor:
     noised = tf.constant(True) if noised is None else noised
     rows = [
         _measure_one(tf.convert_to_tensor(b), tf.convert_to_tensor(m), tf.convert_to_tensor(a),
-                     g, m is a, noised)
+                     g, m is a, noised, relative)
         for b, m, a, g in zip(before, middle, after, gradients, strict=True)
     ]  # fmt: skip
     return tf.stack(rows) if rows else tf.zeros([0, len(Measured._fields)], tf.float64)
 
 
-def _measure_one(before, middle, after, gradient, untouched_by_noise, noised) -> tf.Tensor:
+def _measure_one(
+    before, middle, after, gradient, untouched_by_noise, noised, relative
+) -> tf.Tensor:
     import tensorflow as tf
 
     wide = before.dtype if before.dtype == tf.float64 else tf.float32
@@ -132,6 +135,8 @@ def _measure_one(before, middle, after, gradient, untouched_by_noise, noised) ->
         gradient_part, noise_part, noise_size, noise_swallowed = update, zero, zero, zero
     else:
         gradient_part, noise_part = norm(mid - old), norm(new - mid)
+        if relative:
+            noised = tf.logical_and(noised, norm(old) > 0)
         noise_size = tf.where(noised, size, zero)
         noise_swallowed = tf.where(noised, _count(tf.equal(after, middle)), zero)
     touched = _touched(old, new, gradient)

@@ -91,7 +91,7 @@ def _begun() -> _Ready:
 
 
 def _traced(experiment: Any) -> Any:
-    """Traces a step, so that what models and optimizers refuse then is found before a run exists."""
+    """Traces a step, so that what models and optimizers refuse is found before a run exists."""
     try:
         experiment.functions.plain_function.get_concrete_function()
         if experiment.selector.planned is not None:

@@ -46,13 +46,11 @@ class Outcome:
 def settings(experiment: Experiment) -> dict[str, Any]:
     """The configuration with what is in force where it was left open."""
     optimizer = experiment.rule.optimizer
-    rate = getattr(optimizer, "_learning_rate", None)
-    constant = getattr(rate, "numpy", None)
     return dataclasses.asdict(experiment.config) | {
         "steps": experiment.steps,
         "loss": experiment.loss_name,
         "optimizer": type(optimizer).__name__,
-        "learning_rate": float(constant()) if constant else type(rate).__name__,
+        "learning_rate": float(experiment.rule.learning_rate()),
     }
 
 

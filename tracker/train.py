@@ -243,9 +243,9 @@ class _Training:
         kept = [*self._record.fields.get("captures", []), capture.name]
         self._record.update(captures=kept)
         size = sum(f.stat().length for f in capture.iterdir()) / 1e6
-        self._console.say(
-            f"Profiled steps {self._window.start} to {self.outcome.step}: {size:.1f} MB (Profile tab)."
-        )
+        first, last = self._window.start, self.outcome.step
+        if last >= first:
+            self._console.say(f"Profiled steps {first} to {last}: {size:.1f} MB (Profile tab).")
         if size > profiling.LARGE_MB:
             self._warn(
                 "large capture",
@@ -258,9 +258,10 @@ class _Training:
         outcome, loss = self.outcome, result.plain.loss
         if result.stuck:
             outcome.status = "failed"
+            most = self._experiment.rule.most_skipped
             outcome.reason = (
-                f"{self._experiment.rule.most_skipped} batches in a row after step {outcome.step} made no update: the "
-                "loss overflows at every loss scale, or accumulation never completes"
+                f"{most} batches in a row after step {outcome.step} made no update: the loss "
+                "overflows at every loss scale, or accumulation never completes"
             )
             return
         self._loss = float(loss[-1])
@@ -367,7 +368,7 @@ class _Training:
             outcome.reason = f"the state after step {outcome.step} could not be saved: {error}"
 
     def _save_model(self) -> None:
-        """Writes model.keras whole or not at all; with averaged weights where Keras' `fit` has them."""
+        """Writes model.keras whole or not at all; averaged weights are put in as `fit` does."""
         model, path = self._experiment.model, self._run.model_keras
         temporary = path.parent / f".{path.name}.part.keras"
         self._experiment.rule.optimizer.finalize_variable_values(model.trainable_variables)

@@ -75,7 +75,7 @@ def test_a_plain_step_runs_one_route_and_no_measuring(tmp_path):
 def test_an_instrumented_step_measures_once(tmp_path):
     experiment = experiments.make(**SETTINGS, summary_every=10)
     ops = executed(experiment, tmp_path, lambda it: experiment.functions.tracked(it, 0, 3, 9))
-    norms = count(ops, "diagnostics", ":Sqrt")
+    norms = count(ops, "diagnostics", ":L2Loss")
     assert norms == 3 * 6 * 5  # intervals, variables, and before, after, update and its two parts
     assert draws(ops, "/route_") == STEPS * 6
 

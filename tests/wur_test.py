@@ -178,3 +178,26 @@ def test_a_variable_without_elements_is_no_variable():
     empty, old, new = np.zeros(0, np.float32), np.float32([1]), np.float32([1.5])
     overall = wur.overall(measure([empty, old], [empty, new], [empty, new], [None, None]))
     assert overall.ratio == pytest.approx(0.5)
+
+
+def test_a_large_array_is_summed_exactly_enough():
+    random = np.random.default_rng(0)
+    old = random.normal(size=3_000_000).astype(np.float32)
+    mid = old + random.normal(size=old.size).astype(np.float32) * np.float32(1e-3)
+    new = mid + random.normal(size=old.size).astype(np.float32) * np.float32(1e-4)
+    found = wur.ratios(measure([old], [mid], [new], [None]))
+    wide = [w.astype(np.float64) for w in (old, mid, new)]
+    size = np.linalg.norm(wide[0])
+    right = [np.linalg.norm(wide[b] - wide[a]) / size for a, b in ((0, 2), (0, 1), (1, 2))]
+    got = [found.total[0], found.gradient[0], found.noise[0]]
+    np.testing.assert_allclose(got, right, rtol=1e-6)
+
+
+def test_one_strange_variable_does_not_disturb_the_others():
+    old = [np.float32([3, 4]), np.float32([1e-30]), np.float32([1])]
+    new = [np.float32([3, 4.5]), np.float32([2e-30]), np.float32([np.nan])]
+    measured = measure(old, new, new, [None] * 3)
+    found = wur.ratios(measured)
+    np.testing.assert_allclose(found.total[:2], [0.1, 1], rtol=1e-6)
+    assert np.isnan(found.total[2])
+    assert measured.nonfinite.tolist() == [0, 0, 1]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
+_SAFE = (1e-25, 1e30)  # sums of squares that float32 holds well
+
+
 class Measured(NamedTuple):
     """What one instrumented step measures: a float64 [variables] array for each field.
 
@@ -111,47 +114,85 @@ def measure(before, middle, after, gradients, noised=None, relative=False) -> tf
     """
     import tensorflow as tf
 
+    if not before:
+        return tf.zeros([0, len(Measured._fields)], tf.float64)
     noised = tf.constant(True) if noised is None else noised
-    rows = [
-        _measure_one(tf.convert_to_tensor(b), tf.convert_to_tensor(m), tf.convert_to_tensor(a),
-                     g, m is a, noised, relative)
-        for b, m, a, g in zip(before, middle, after, gradients, strict=True)
-    ]  # fmt: skip
-    return tf.stack(rows) if rows else tf.zeros([0, len(Measured._fields)], tf.float64)
+    triples = [
+        _Triple(_wide(b), _wide(m), _wide(a), m is a)
+        for b, m, a in zip(before, middle, after, strict=True)
+    ]
+    norms, nonfinite = _norms(triples, noised)
+    rows = []
+    for i, (b, m, a, g) in enumerate(zip(before, middle, after, gradients, strict=True)):
+        size = tf.constant(float(np.prod(b.shape)), tf.float64)
+        some = tf.logical_and(noised, norms[i, 0] > 0) if relative else noised
+        zero = tf.zeros([], tf.float64)
+        noise = (zero, zero)
+        if m is not a:
+            noise = tf.where(some, size, zero), tf.where(some, _count(tf.equal(a, m)), zero)
+        touched = _touched(triples[i].old, triples[i].new, g)
+        rows.append(tf.stack([size, *_swallowed(b, m, g), *noise, nonfinite[i], *touched]))
+    return tf.concat([norms, tf.stack(rows)], axis=1)
 
 
-def _measure_one(
-    before, middle, after, gradient, untouched_by_noise, noised, relative
-) -> tf.Tensor:
+class _Triple(NamedTuple):
+    """A variable before the step, between update rule and noise, and after it; float32 or wider."""
+
+    old: Any
+    mid: Any
+    new: Any
+    quiet: bool  # no noise was added: mid is new
+
+    def parts(self) -> list[Any]:
+        """What norms are taken of, in the order of the first fields of `Measured`."""
+        update = self.new - self.old
+        if self.quiet:
+            return [self.old, self.new, update, update, None]
+        return [self.old, self.new, update, self.mid - self.old, self.new - self.mid]
+
+
+def _wide(x):
     import tensorflow as tf
 
-    wide = before.dtype if before.dtype == tf.float64 else tf.float32
-    old, mid, new = (tf.cast(t, wide) for t in (before, middle, after))
-    zero = tf.constant(0, tf.float64)
-    size = tf.cast(tf.size(old), tf.float64)
-    update = norm(new - old)
-    with_gradient, swallowed = _swallowed(before, middle, gradient)
-    if untouched_by_noise:
-        gradient_part, noise_part, noise_size, noise_swallowed = update, zero, zero, zero
-    else:
-        gradient_part, noise_part = norm(mid - old), norm(new - mid)
-        if relative:
-            noised = tf.logical_and(noised, norm(old) > 0)
-        noise_size = tf.where(noised, size, zero)
-        noise_swallowed = tf.where(noised, _count(tf.equal(after, middle)), zero)
-    touched = _touched(old, new, gradient)
-    nonfinite = size - _count(tf.math.is_finite(new))
-    fields = Measured(
-        norm(old), norm(new), update, gradient_part, noise_part, size, with_gradient, swallowed,
-        noise_size, noise_swallowed, nonfinite, *touched,
-    )  # fmt: skip
-    return tf.stack(list(fields))
+    x = tf.convert_to_tensor(x)
+    return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+
+
+def _norms(triples, noised):
+    """Norms, float64 [variables, 5], and counts of non-finite elements, float64 [variables].
+
+    Squares are summed in one pass over each array. Only if a sum is so small, large or strange that
+    squares could have underflowed or overflowed are all norms taken the careful way.
+    """
+    import tensorflow as tf
+
+    zero = tf.zeros([], tf.float64)
+
+    def sums(parts):
+        return [zero if x is None else tf.cast(2 * tf.nn.l2_loss(x), tf.float64) for x in parts]
+
+    squares = tf.stack([tf.stack(sums(t.parts())) for t in triples])
+    silent = tf.stack([[False] * 4 + [True]] * len(triples))
+    known = tf.logical_and(silent, tf.logical_or(squares == 0, tf.logical_not(noised)))
+    empty = tf.constant([[0 in t.old.shape] * 5 for t in triples])
+    fine = known | empty | ((squares > _SAFE[0]) & (squares < _SAFE[1]))
+
+    def careful():
+        rows = [tf.stack([zero if x is None else norm(x) for x in t.parts()]) for t in triples]
+        bad = [_count(tf.logical_not(tf.math.is_finite(t.new))) for t in triples]
+        return tf.stack(rows), tf.stack(bad)
+
+    return tf.cond(
+        tf.reduce_all(fine),
+        lambda: (tf.sqrt(squares), tf.zeros([len(triples)], tf.float64)),
+        careful,
+    )
 
 
 def _count(condition):
     import tensorflow as tf
 
-    return tf.cast(tf.math.count_nonzero(condition), tf.float64)
+    return tf.cast(tf.reduce_sum(tf.cast(condition, tf.int32)), tf.float64)
 
 
 def _swallowed(before, middle, gradient):

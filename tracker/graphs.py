@@ -33,7 +33,8 @@ FIRST_ROUTES, LAST_ROUTES = 8, 4  # what is shown of many routes
 _TYPE = re.compile(r":\w+$")
 _LOWERED = re.compile(r"/(body|cond|then|else|branch\d+)/_\d+/")
 _REWRITTEN = re.compile(
-    r"(^|/)ConstantFolding/|(?<=/)ArithmeticOptimizer/[A-Z][A-Za-z]+_(?:(?:u?int|b?float)\d+_)?"
+    r"(^|/)ConstantFolding/|(?<=/)ArithmeticOptimizer/[A-Z][A-Za-z]+_"
+    r"(?:(?:(?:u?int|b?float)\d+|float|double|half|bool)_)?"
 )
 _ROUTE = re.compile(r"^noise/(?:.*/)?(?=route_\d+_)")
 _CHOSEN = re.compile(r"^noise/(?:cond/(?:then/)?)?(?:route/)?(?:switch_case/)?indexed_case(?=/|$)")

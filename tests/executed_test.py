@@ -121,7 +121,9 @@ def test_the_count_finds_a_broken_step(tmp_path, fault):
 
 
 # The pipeline of the data runs beside the step, and has no scope of a step in its names.
-PIPELINE = re.compile(r"^(GatherV2(_\d+)?|add|sub|stack|Identity|stateless_shuffle.*|[\w/]*Dataset\w*):")
+PIPELINE = re.compile(
+    r"^(GatherV2(_\d+)?|add|sub|stack|Identity|stateless_shuffle.*|[\w/]*Dataset\w*):"
+)
 
 
 @pytest.mark.parametrize("kind", ["plain", "tracked"])

@@ -45,6 +45,14 @@ def test_a_saved_model(tmp_path):
     assert model.count_params() == 17226
 
 
+def test_a_saved_model_that_holds_code_is_not_run(tmp_path):
+    path = str(tmp_path / "m.keras")
+    model = keras.Sequential([keras.Input([8, 8]), keras.layers.Lambda(lambda x: x)])
+    model.save(path)
+    with pytest.raises(ValueError, match=f"--model={path}: Keras cannot load it"):
+        prepared(path)
+
+
 def test_a_compiled_model_keeps_its_loss():
     _, loss = prepared("tests.architectures:compiled")
     assert loss == "the model's own"

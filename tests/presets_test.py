@@ -60,8 +60,10 @@ def stairs(run, found):
 
 
 def bandit(run, found):
-    change = {s: np.mean(list(found[f"noise/loss_change/{s}"].values())) for s in ("0", "0.03")}
-    assert change["0.03"] > change["0"]
+    change = {s: np.mean(list(found[f"noise/loss_change/{s}"].values())) for s in ("0", "0.1")}
+    assert change["0.1"] > change["0"]
+    choices = np.array(list(found["noise/choice"].values()), int)
+    assert np.mean(choices == 2) < 1 / 3
 
 
 def relative(run, found):

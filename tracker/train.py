@@ -33,9 +33,9 @@ from tracker.resume import BEGINNING, Start
 from tracker.rundir import RunDir
 from tracker.schedule import Call
 from tracker.steps import Result
+from tracker.watch import Watch
 
 CALL_SECONDS = 0.5  # how long one call may run, so that Ctrl-C and the progress bar stay lively
-WARN_SKIPPED = 10
 VALIDATION_BATCH = 512
 
 
@@ -86,12 +86,12 @@ class _Training:
         self._run: RunDir = run
         self._record: Record = record
         self._console: Console = console
-        self._warned: set[str] = set()
+        self._watch = Watch(console.warn)
         config = experiment.config
         place = _place(experiment.names)
         first = start.step + 1 if start.step else 0
-        self._train = summaries.EventWriter(run.train, first, place, self._said)
-        self._validation = summaries.EventWriter(run.validation, first, warn=self._said)
+        self._train = summaries.EventWriter(run.train, first, place, self._watch.said)
+        self._validation = summaries.EventWriter(run.validation, first, warn=self._watch.said)
         self.recorder = recorder.Recorder(
             self._train, experiment.names, experiment.functions.metric_names, config.stddevs,
             config.wur, experiment.examples_a_batch, config.log_every, experiment.steps,
@@ -247,7 +247,7 @@ class _Training:
         if last >= first:
             self._console.say(f"Profiled steps {first} to {last}: {size:.1f} MB (Profile tab).")
         if size > profiling.LARGE_MB:
-            self._warn(
+            self._watch.once(
                 "large capture",
                 "XProf shows about a million events of a capture and leaves out the rest; profile "
                 "fewer steps at a time.",
@@ -272,47 +272,19 @@ class _Training:
             if self._experiment.config.on_nonfinite == "stop":
                 outcome.status, outcome.reason = "diverged", sentence
             else:
-                self._warn("nonfinite", f"{sentence}; training goes on (--on_nonfinite=warn).")
-        skipped = int(result.plain.skipped.max(initial=0)) - self._experiment.rule.accumulates + 1
-        if skipped >= WARN_SKIPPED:
-            self._warn("skipped", f"{WARN_SKIPPED} batches or more in a row made no update.")
-        self._warn_swallowed()
-        self._warn_zero()
-
-    def _warn_swallowed(self) -> None:
-        measured = self.recorder.measured
-        if measured is None:
-            return
-        share = measured.swallowed.sum() / max(measured.with_gradient.sum(), 1)
-        if share > 0.5:
-            self._warn(
-                "swallowed",
-                f"{share:.0%} of the weights that have a gradient are left bit-identical by the "
-                "update: it is too small for their precision. Train in float32 or a mixed_ "
-                "precision, or raise the learning rate; for Adam in bfloat16 also lower beta_2.",
-            )
-
-    def _warn_zero(self) -> None:
-        measured = self.recorder.measured
-        if measured is None or self._experiment.config.noise_scale != "relative":
-            return
-        names = zip(self._experiment.names, measured.before, strict=True)
-        zero = [n for n, size in names if size == 0 and n in self._experiment.noised]
-        if zero:
-            self._warn(
-                "zero",
-                f"Relative noise leaves variables of zeros as they are: {', '.join(zero[:5])}"
-                f"{' and others' if len(zero) > 5 else ''}.",
-            )
-
-    def _warn(self, what: str, sentence: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            self._console.warn(sentence)
-
-    def _said(self, sentence: str) -> None:
-        """What a writer says of its file; the two of a run say the same, and once is enough."""
-        self._warn(sentence.split(maxsplit=1)[0], sentence)
+                self._watch.once(
+                    "nonfinite", f"{sentence}; training goes on (--on_nonfinite=warn)."
+                )
+        self._watch.skipped(
+            int(result.plain.skipped.max(initial=0)) - self._experiment.rule.accumulates + 1
+        )
+        config = self._experiment.config
+        self._watch.measured(
+            self.recorder.measured,
+            self._experiment.names,
+            self._experiment.noised,
+            config.noise_scale == "relative",
+        )
 
     def _validate(self) -> None:
         step = self.outcome.step

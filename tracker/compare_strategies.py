@@ -139,7 +139,7 @@ def measure(config: Config, counts: Sequence[int], repeats: int, seconds: float,
     found = []
     for number, count in enumerate(counts):
         racers = [Contestant(config, name, count) for name in CONTESTANTS]
-        steps = [max(1, int(seconds / r.run(5))) for r in racers]
+        steps = [_block(racer, seconds) for racer in racers]
         times: list[list[float]] = [[] for _ in racers]
         for block in range(repeats):
             for racer, length, taken in zip(racers, steps, times, strict=True):
@@ -155,6 +155,17 @@ def measure(config: Config, counts: Sequence[int], repeats: int, seconds: float,
             racer.measured.peak_memory_mb = _peak_memory(racer.measured.name, count)
             found.append(racer.measured)
     return found
+
+
+def _block(racer: Contestant, seconds: float) -> int:
+    """Steps that take about so long, found by doubling: a call of few steps costs more a step."""
+    steps = 1
+    while True:
+        racer.run(steps)  # what is still cold is not timed
+        each = racer.run(steps)
+        if each * steps >= seconds / 2:
+            return max(1, round(seconds / each))
+        steps *= 2
 
 
 def _peak_memory(name: str, count: int) -> float | None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests import browser, experiments
 from tests.main_test import record, values
-from tracker import events, graphs, noise, selectors, steps, tags, updates, wur
+from tracker import events, graphs, instrument, noise, selectors, steps, tags, updates, wur
 
 
 def toy(optimizer, scale=1.0):
@@ -24,7 +24,8 @@ def toy(optimizer, scale=1.0):
     rule = updates.Gradient(model, model.optimizer)
     adder = noise.Adder("scalar", noise.Stateless(0), (0.0,), [])
     selector = selectors.make("cycle", (0.0,), 0, 10)
-    body = steps.Body(model, rule, adder, [], selector, model.trainable_variables)
+    around = instrument.Instrument(adder, [], selector, model.trainable_variables)
+    body = steps.Body(model, rule, around)
     data = tf.data.Dataset.from_tensors((tf.ones([1, 3]), tf.zeros([1, 2]))).repeat()
     functions = steps.Steps(body, data.element_spec)
     rows = functions.tracked(iter(data), 0, 4, 0).instrumented.measured

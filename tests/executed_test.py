@@ -112,8 +112,9 @@ def test_the_count_finds_a_broken_step(tmp_path, fault):
     if fault == "a norm":
         body = body._replace(rule=_WithNorm(body.rule))
     else:
-        source = noise.Stateless(0)
-        body = body._replace(adder=_TwoRoutes("routes", source, (0.0, 1e-3, 1e-2), body.targets))
+        around = body.instrument
+        adder = _TwoRoutes("routes", noise.Stateless(0), (0.0, 1e-3, 1e-2), around.targets)
+        body = body._replace(instrument=around._replace(adder=adder))
     functions = steps.Steps(body, experiment.batches().element_spec)
     ops = executed(experiment, tmp_path, lambda it: functions.plain(it, 0, STEPS))
     with pytest.raises(AssertionError):

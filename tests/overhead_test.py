@@ -29,7 +29,9 @@ def run(tmp_path, summary_every, slow=0.0, copies=1, log_every=1):
     experiment = experiments.make(model="mlp", steps=STEPS, summary_every=summary_every)
     if copies > 1:  # the same diagnostics, so many times over
         body = experiment.functions.body
-        body = body._replace(measured=list(body.measured) * copies)
+        around = body.instrument
+        around = around._replace(measured=list(around.measured) * copies)
+        body = body._replace(instrument=around)
         spec = experiment.batches().element_spec
         functions = type(experiment.functions)(body, spec)
     else:

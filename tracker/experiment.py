@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tracker import config as config_lib
 from tracker import data as data_lib
-from tracker import models, noise, selectors, updates, variables
+from tracker import instrument, models, noise, selectors, updates, variables
 from tracker import steps as steps_lib
 from tracker.checkpoints import Checkpoints
 from tracker.config import Config
@@ -102,7 +102,7 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     _configure_devices(config)
     data = data_lib.load(config.dataset, config.seed, config.validation_fraction, config.label)
     total = config_lib.resolved_steps(config, len(data.x))
-    windows = config_lib.windows(config.profile_steps, total)
+    windows = config_lib.profile_windows(config, total)
     model = models.make(config.model, data.input_shape, data.classes, config.seed)
     compiled = model.optimizer if model.compiled else None
     optimizer = _optimizer(config, compiled)
@@ -117,16 +117,14 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     adder = noise.Adder(config.strategy, _source(config, targets), stddevs, targets)
     selector = _selector(config, total)
     measured = _matching("wur_variables", config.wur_variables, paths)
-    body = steps_lib.Body(
-        model,
-        rule,
+    around = instrument.Instrument(
         adder,
         targets,
         selector,
         [model.trainable_variables[i] for i in measured],
         relative=config.noise_scale == "relative",
-        stop=config.on_nonfinite == "stop",
     )
+    body = steps_lib.Body(model, rule, around, stop=config.on_nonfinite == "stop")
     kind, every = config_lib.checkpoint_interval(config.checkpoint_every)
     schedule = Schedule(
         steps=total,
@@ -139,7 +137,7 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     spec = data.batches(config.batch_size, seed).element_spec
     return Experiment(
         config, total, data, model, rule, selector, adder, [paths[i] for i in measured],
-        list(body.measured), [t.name for t in targets], schedule, steps_lib.Steps(body, spec),
+        list(around.measured), [t.name for t in targets], schedule, steps_lib.Steps(body, spec),
         loss_name,
     )  # fmt: skip
 

@@ -13,14 +13,13 @@ steps one call runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tracker import noise, wur
-from tracker.selectors import Selector
+from tracker import wur
+from tracker.instrument import Instrument, Taken
 from tracker.updates import Gradient, Update
 
 
@@ -30,21 +29,13 @@ class Body(NamedTuple):
     Attributes:
       model: the Keras model, compiled with its loss and metrics.
       rule: the update rule.
-      adder: adds the noise to its targets.
-      targets: the variables that get noise, as given to the adder.
-      selector: picks the stddev.
-      measured: the variables that an instrumented step measures.
-      relative: whether stddevs are relative to each target's RMS before the step.
+      instrument: the noise after the update, and what is measured.
       stop: whether to end a call at the first loss that is not finite.
     """
 
     model: Any
     rule: Gradient
-    adder: noise.Adder
-    targets: Sequence[noise.Target]
-    selector: Selector
-    measured: Sequence[Any]
-    relative: bool = False
+    instrument: Instrument
     stop: bool = True
 
 
@@ -136,7 +127,8 @@ class Steps:
         return _result(done, stuck, every, rows, plain + 1)
 
     def _planned(self, step: int, count: int) -> np.ndarray:
-        plan = self.body.selector.planned
+        selector = self.body.instrument.selector
+        plan = None if selector is None else selector.planned
         if plan is None:
             return np.zeros([0], np.int32)
         return np.array([plan(step + i + 1) for i in range(count)], np.int32)
@@ -169,7 +161,8 @@ class Steps:
             end = (number + 1) * (plain + 1)
             return number + 1, self._plain_steps(iterator, step, planned, state, end), rows
 
-        shapes = [len(self.body.measured), len(wur.Measured._fields)], [len(self.metric_names)]
+        variables = len(self.body.instrument.measured)
+        shapes = [variables, len(wur.Measured._fields)], [len(self.metric_names)]
         number = tf.constant(0, tf.int64)
         state = _start(intervals * (plain + 1))
         _, state, rows = tf.while_loop(
@@ -192,52 +185,47 @@ class _One(NamedTuple):
 
 def _one_step(body: Body, iterator, step, done, planned, metric_names) -> _One:
     """One step after `step + done`; instrumented if there are metric names to report."""
-    instrumented = metric_names is not None
-    number = step + done + 1
-    scales = None
-    if body.relative:
-        with tf.name_scope("noise/scale"):
-            scales = [noise.rms(t.variable) for t in body.targets]
-    if instrumented:
-        with tf.name_scope("diagnostics/before"):
-            before = [tf.identity(v.value) for v in body.measured]
-            rate = body.rule.learning_rate()
-    took = _update(body, iterator, instrumented)
-    if instrumented:
-        with tf.name_scope("diagnostics/between"):
-            middle = [tf.identity(v.value) for v in body.measured]
-    index = _choose(body, number, done, planned, took.update.loss)
-    with tf.name_scope("noise"):
-        _if(took.applied, lambda: body.adder.add(number, index, scales))
-    plain = Plain(took.update.loss, index, took.skipped)
-    if not instrumented:
-        return _One(plain, None, took.applied)
+    measure = metric_names is not None
+    selector = body.instrument.selector
+    plan = None if selector is None or selector.planned is None else tf.gather(planned, done)
+    stepped = body.instrument.step(
+        step + done + 1, lambda: _update(body, iterator, measure), plan, measure
+    )
+    taken, details = stepped.taken, stepped.taken.details
+    plain = Plain(taken.loss, stepped.choice, details.skipped)
+    if not measure:
+        return _One(plain, None, taken.applied)
     with tf.name_scope("diagnostics"):
-        rows = _measure(body, before, middle, took.update, index)
-        metrics = _batch_metrics(body.model, took.batch, took.update.outputs, metric_names)
-        with tf.control_dependencies([rows, metrics]):
-            seconds = tf.timestamp() - took.started
-    return _One(plain, Instrumented(rows, metrics, rate, took.waited, seconds), took.applied)
+        metrics = _batch_metrics(body.model, details.batch, details.outputs, metric_names)
+        with tf.control_dependencies([stepped.rows, metrics]):
+            seconds = tf.timestamp() - details.started
+    rows = Instrumented(stepped.rows, metrics, details.rate, details.waited, seconds)
+    return _One(plain, rows, taken.applied)
 
 
-class _Taken(NamedTuple):
+class _Details(NamedTuple):
     """What it took to move the weights once."""
 
-    update: Update
+    outputs: Any
     batch: Any  # the first one
     skipped: tf.Tensor
-    applied: tf.Tensor | None
     started: tf.Tensor | None
     waited: tf.Tensor | None
+    rate: tf.Tensor | None
 
 
-def _update(body: Body, iterator, timed: bool) -> _Taken:
+def _update(body: Body, iterator, timed: bool) -> Taken:
     """The update of one step: of one batch, or of as many as it takes to move the weights."""
+    rate = None
+    if timed:
+        with tf.name_scope("diagnostics/before"):
+            rate = body.rule.learning_rate()
     start = body.rule.updates_done() if body.rule.may_skip else None
     batch, started, waited = _next(iterator, timed)
     first = body.rule.update(*batch)
     if start is None:
-        return _Taken(first, batch, tf.constant(0, tf.int64), None, started, waited)
+        details = _Details(first.outputs, batch, tf.constant(0, tf.int64), started, waited, rate)
+        return Taken(first.loss, _by_variable(body.rule, first), None, details)
 
     def one(batches, applied, total):
         update = body.rule.update(*_next(iterator, False)[0])
@@ -249,9 +237,14 @@ def _update(body: Body, iterator, timed: bool) -> _Taken:
         (tf.constant(1, tf.int64), body.rule.updates_done() > start, first.loss),
         parallel_iterations=1,
     )
-    mean = first._replace(loss=total / tf.cast(batches, tf.float32))
     skipped = batches - tf.cast(applied, tf.int64)
-    return _Taken(mean, batch, skipped, applied, started, waited)
+    details = _Details(first.outputs, batch, skipped, started, waited, rate)
+    # The gradients would be those of the first of several batches.
+    return Taken(total / tf.cast(batches, tf.float32), {}, applied, details)
+
+
+def _by_variable(rule: Gradient, update: Update) -> dict[int, Any]:
+    return {id(v): g for v, g in zip(rule.trainable, update.gradients, strict=True)}
 
 
 def _next(iterator, timed: bool):
@@ -264,40 +257,6 @@ def _next(iterator, timed: bool):
             batch = next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch)):
             return batch, start, tf.timestamp() - start
-
-
-def _choose(body: Body, number, done, planned, loss):
-    with tf.name_scope("noise/selector"):
-        if body.selector.choose is None:
-            return tf.gather(planned, done)
-        return body.selector.choose(number, loss)
-
-
-def _if(applied, action: Callable[[], Any]) -> None:
-    """Runs the action; where batches can be skipped, only if the last one was not."""
-    if applied is None:
-        action()
-        return
-
-    def run():
-        action()
-        return tf.constant(0)
-
-    tf.cond(applied, run, lambda: tf.constant(0))
-
-
-def _measure(body: Body, before, middle, update, index):
-    targets = {id(t.variable) for t in body.targets}
-    gradients: dict[int, Any] = {}
-    if not body.rule.may_skip:  # else they would be those of the first of several batches
-        gradients = {id(v): g for v, g in zip(body.rule.trainable, update.gradients, strict=True)}
-    after = [
-        tf.identity(v.value) if id(v) in targets else m
-        for v, m in zip(body.measured, middle, strict=True)
-    ]
-    found = [gradients.get(id(v)) for v in body.measured]
-    noised = body.adder.stddev(index) > 0
-    return wur.measure(before, middle, after, found, noised, body.relative)
 
 
 def _metric_names(model, element_spec) -> list[str]:

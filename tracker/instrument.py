@@ -1,0 +1,177 @@
+"""What is put around an update: the noise after it, and on a summary step its measurement.
+
+The update itself is somebody else's: the app's update rules, the `train_step` of a Keras model, or
+the user's own function. Each of them takes one step through `Instrument.step`, so noise, its choice
+and what is measured are the same wherever a model is trained.
+
+    >>> instrument = Instrument(adder, targets, selector, measured=variables)
+    >>> stepped = instrument.step(number, take, planned=None, measure=True)   # in a compiled step
+    >>> stepped.rows        # float64 [variables, fields of wur.Measured]
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tracker import noise, wur
+from tracker.selectors import Selector
+
+
+class Taken(NamedTuple):
+    """An update that was made.
+
+    Attributes:
+      loss: float32 scalar, on the weights before it.
+      gradients: those that are known, by the id of their variable: a tensor, an IndexedSlices, or
+        None.
+      applied: bool scalar, whether the weights were moved at all; None for always.
+      details: whatever else its maker wants to have back.
+    """
+
+    loss: Any
+    gradients: Mapping[int, Any] = {}
+    applied: Any = None
+    details: Any = None
+
+
+class Stepped(NamedTuple):
+    """One step, inside the graph.
+
+    Attributes:
+      taken: the update.
+      choice: int32 scalar, index of the chosen stddev; 0 where there is no noise.
+      rows: float64 [variables, fields of wur.Measured]; None where nothing was measured.
+    """
+
+    taken: Taken
+    choice: Any
+    rows: Any
+
+
+class Instrument(NamedTuple):
+    """Noise and measurement around an update.
+
+    Attributes:
+      adder: adds the noise to its targets; None for no noise.
+      targets: the variables that get noise, as given to the adder.
+      selector: picks the stddev; None for no noise.
+      measured: the variables that an instrumented step measures.
+      relative: whether stddevs are relative to each target's RMS before the step.
+    """
+
+    adder: noise.Adder | None
+    targets: Sequence[noise.Target]
+    selector: Selector | None
+    measured: Sequence[Any]
+    relative: bool = False
+
+    def step(
+        self, number: tf.Tensor, take: Callable[[], Taken], planned: Any, measure: bool
+    ) -> Stepped:
+        """Takes one step, inside a compiled function.
+
+        Args:
+          number: int64 scalar, of the step.
+          take: makes the update.
+          planned: int32 scalar, what a selector of the user's chose on the host; else unused.
+          measure: whether the step is instrumented.
+        """
+        scales = self._scales()
+        if measure:
+            with tf.name_scope("diagnostics/before"):
+                before = [_read(v) for v in self.measured]
+        taken = take()
+        if measure:
+            with tf.name_scope("diagnostics/between"):
+                middle = [_read(v) for v in self.measured]
+        choice = self._noise(number, taken, planned, scales)
+        rows = None
+        if measure:
+            with tf.name_scope("diagnostics"):
+                rows = self._measure(before, middle, taken.gradients, choice)
+        return Stepped(taken, choice, rows)
+
+    def _scales(self) -> list[tf.Tensor] | None:
+        if not self.relative:
+            return None
+        with tf.name_scope("noise/scale"):
+            return [noise.rms(t.variable) for t in self.targets]
+
+    def _noise(self, number, taken: Taken, planned, scales) -> tf.Tensor:
+        adder, selector = self.adder, self.selector
+        if adder is None or selector is None:
+            return tf.constant(0)
+        with tf.name_scope("noise/selector"):
+            choice = planned
+            if selector.choose is not None:
+                choice = selector.choose(number, taken.loss)
+        with tf.name_scope("noise"):
+            _if(taken.applied, lambda: adder.add(number, choice, scales))
+        return choice
+
+    def _measure(self, before, middle, gradients, choice) -> tf.Tensor:
+        targets = {id(t.variable) for t in self.targets}
+        after = [
+            _read(v) if id(v) in targets else m for v, m in zip(self.measured, middle, strict=True)
+        ]
+        found = [gradients.get(id(v)) for v in self.measured]
+        noised = tf.constant(False) if self.adder is None else self.adder.stddev(choice) > 0
+        return wur.measure(before, middle, after, found, noised, self.relative)
+
+
+def _read(variable: Any) -> tf.Tensor:
+    """A copy of the value of a Keras or TensorFlow variable, that later updates do not reach."""
+    value = variable.value
+    return tf.identity(value() if callable(value) else value)
+
+
+def _if(applied, action: Callable[[], Any]) -> None:
+    """Runs the action; where batches can be skipped, only if the last one was not."""
+    if applied is None:
+        action()
+        return
+
+    def run():
+        action()
+        return tf.constant(0)
+
+    tf.cond(applied, run, lambda: tf.constant(0))
+
+
+@contextlib.contextmanager
+def seen_gradients(optimizer: Any) -> Iterator[dict[int, Any]]:
+    """Notes the gradients that an optimizer is given while a step is traced.
+
+    The update's ops come under the scope `update`, where the exported graph looks for them.
+
+    Args:
+      optimizer: of Keras; None to note nothing.
+
+    Yields:
+      Gradients by the id of their variable, filled when the optimizer is applied.
+    """
+    found: dict[int, Any] = {}
+    if optimizer is None:
+        yield found
+        return
+    apply = optimizer.apply
+
+    def applied(grads, trainable_variables=None):
+        grads = list(grads)
+        known = trainable_variables
+        if known is None:
+            known = optimizer._trainable_variables
+        found.update({id(v): g for v, g in zip(known, grads, strict=False)})
+        with tf.name_scope("update/"):
+            return apply(grads, trainable_variables)
+
+    # Past Keras' own bookkeeping of attributes, which would remember it.
+    object.__setattr__(optimizer, "apply", applied)
+    try:
+        yield found
+    finally:
+        object.__delattr__(optimizer, "apply")

@@ -84,8 +84,8 @@ class Tracked:
         self._most = most or (400 if size == "small" else 16)
         functions = self.experiment.functions
         self.recorder = recorder.Recorder(
-            summaries.EventWriter(folder()), self.experiment.names, functions.metric_names,
-            config.stddevs, config.wur, BATCH,
+            summaries.EventWriter(folder()), self.experiment.instrument.names,
+            functions.metric_names, config.stddevs, config.wur, BATCH,
         )  # fmt: skip
         self.run(3)
 

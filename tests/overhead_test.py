@@ -36,7 +36,7 @@ def run(tmp_path, summary_every, slow=0.0, copies=1, log_every=1):
         functions = type(experiment.functions)(body, spec)
     else:
         functions = experiment.functions
-    names = [f"{i}/{n}" for i in range(copies) for n in experiment.names]
+    names = [f"{i}/{n}" for i in range(copies) for n in experiment.instrument.names]
     writer = SlowWriter(epath.Path(tmp_path) / f"{time.time_ns()}")
     writer.seconds_a_record = slow
     made = recorder.Recorder(

@@ -106,14 +106,14 @@ def test_frozen_variables_have_no_noise_and_no_series():
     kept = [v.numpy() for v in experiment.model.layers[1].variables]
     experiments.run_steps(experiment)
     assert experiments.equal(kept, [v.numpy() for v in experiment.model.layers[1].variables])
-    assert experiment.names == ["sequential/dense_1/kernel", "sequential/dense_1/bias"]
+    assert experiment.instrument.names == ["sequential/dense_1/kernel", "sequential/dense_1/bias"]
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_variables_without_gradient():
     settings = {"model": "tests.architectures:unused", "steps": 2, "summary_every": 1}
     _, done, experiment = final(**settings, stddevs=(0.0,))
-    spare = [i for i, n in enumerate(experiment.names) if "dense_1/kernel" in n]
+    spare = [i for i, n in enumerate(experiment.instrument.names) if "dense_1/kernel" in n]
     assert len(spare) == 1
     found = wur.ratios(wur.Measured.from_rows(done[-1][2].instrumented.measured[0]))
     assert found.total[spare[0]] == 0
@@ -127,9 +127,9 @@ def test_tied_weights_are_one_series_with_one_noise():
         model="tests.architectures:tied", steps=1, summary_every=1, stddevs=(0.1,),
         learning_rate=0.0, optimizer="sgd",
     )  # fmt: skip
-    assert len(experiment.names) == len(set(experiment.names)) == 6
+    assert len(experiment.instrument.names) == len(set(experiment.instrument.names)) == 6
     measured = wur.Measured.from_rows(done[0][2].instrumented.measured[0])
-    at = experiment.names.index("dense_1/kernel")
+    at = experiment.instrument.names.index("dense_1/kernel")
     assert measured.update[at] == pytest.approx(0.1 * 8, rel=0.25)
 
 
@@ -144,7 +144,7 @@ def test_an_embedding_reports_its_touched_rows():
     found = wur.ratios(measured)
     assert found.touched[0] > found.total[0] > 0
     assert np.isnan(found.touched[1])
-    assert experiment.names[0] == "sequential/embedding/embeddings"
+    assert experiment.instrument.names[0] == "sequential/embedding/embeddings"
 
 
 class TestSkippedBatches:

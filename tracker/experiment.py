@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -18,7 +17,8 @@ import tensorflow as tf
 
 from tracker import config as config_lib
 from tracker import data as data_lib
-from tracker import instrument, models, noise, selectors, updates, variables
+from tracker import instrument as instrument_lib
+from tracker import models, updates, variables
 from tracker import steps as steps_lib
 from tracker.checkpoints import Checkpoints
 from tracker.config import Config
@@ -34,10 +34,8 @@ class Experiment:
     Attributes:
       config: what it was made from.
       steps: of the whole run.
-      data, model, rule, selector, adder: its parts.
-      names: canonical paths of the measured variables, in model order.
-      measured: these variables.
-      noised: canonical paths of the variables that get noise.
+      data, model, rule: its parts.
+      instrument: noise and measurement around its updates.
       schedule: when things happen.
       functions: the compiled steps.
       loss_name: of the loss in force.
@@ -48,11 +46,7 @@ class Experiment:
     data: data_lib.Data
     model: keras.Model
     rule: updates.Gradient
-    selector: selectors.Selector
-    adder: noise.Adder
-    names: list[str]
-    measured: list[Any]
-    noised: list[str]
+    instrument: instrument_lib.Instrument
     schedule: Schedule
     functions: steps_lib.Steps
     loss_name: str
@@ -66,7 +60,7 @@ class Experiment:
         return {
             "model": [v.value for v in self.model.variables],
             "optimizer": list(self.rule.variables),
-            "selector": list(self.selector.variables),
+            "selector": self.instrument.selector_variables(),
         }
 
     def checkpoints(self, directory: Any) -> Checkpoints:
@@ -75,7 +69,7 @@ class Experiment:
 
     def noise_bytes(self) -> int:
         """Bytes that strategy and noise source hold beside the model."""
-        held = [*self.adder.variables, *self.adder.source.variables]
+        held = self.instrument.noise_variables()
         return sum(math.prod(v.shape) * v.dtype.size for v in held)
 
     @property
@@ -109,21 +103,7 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     loss_name = models.prepare(model, data.x[:2], data.y[:2], data.classes, config.loss, optimizer)
     rule = updates.Gradient(model, model.optimizer)
     paths = variables.paths(model.trainable_variables, model)
-    stddevs, seed = config.stddevs, config.seed
-    targets = [
-        noise.Target(paths[i], model.trainable_variables[i])
-        for i in (_matching("variables", config.variables, paths) if noise_ else ())
-    ]
-    adder = noise.Adder(config.strategy, _source(config, targets), stddevs, targets)
-    selector = _selector(config, total)
-    measured = _matching("wur_variables", config.wur_variables, paths)
-    around = instrument.Instrument(
-        adder,
-        targets,
-        selector,
-        [model.trainable_variables[i] for i in measured],
-        relative=config.noise_scale == "relative",
-    )
+    around = instrument_lib.build(config, model.trainable_variables, paths, total, noise_)
     body = steps_lib.Body(model, rule, around, stop=config.on_nonfinite == "stop")
     kind, every = config_lib.checkpoint_interval(config.checkpoint_every)
     schedule = Schedule(
@@ -134,10 +114,9 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
         checkpoint_every=every if kind == "steps" else 0,
         windows=windows,
     )
-    spec = data.batches(config.batch_size, seed).element_spec
+    spec = data.batches(config.batch_size, config.seed).element_spec
     return Experiment(
-        config, total, data, model, rule, selector, adder, [paths[i] for i in measured],
-        list(around.measured), [t.name for t in targets], schedule, steps_lib.Steps(body, spec),
+        config, total, data, model, rule, around, schedule, steps_lib.Steps(body, spec),
         loss_name,
     )  # fmt: skip
 
@@ -162,39 +141,3 @@ def _optimizer(config: Config, compiled: Any) -> Any:
         if value not in (None, ""):
             raise ValueError(f"--{flag}={value}: the model is compiled and keeps its own optimizer")
     return compiled
-
-
-def _matching(flag: str, pattern: str, paths: Sequence[str]) -> list[int]:
-    found = variables.matching(paths, pattern)
-    if not found:
-        raise ValueError(f"--{flag}={pattern} matches none of the variables {', '.join(paths)}")
-    return found
-
-
-def _selector(config: Config, steps_: int) -> selectors.Selector:
-    try:
-        return selectors.make(
-            config.selector,
-            config.stddevs,
-            config.seed,
-            steps_,
-            config.selector_weights,
-            config.anneal_schedule,
-        )
-    except ValueError as error:
-        message = str(error)
-        raise ValueError(
-            message if message.startswith("--") else f"--selector={message}"
-        ) from error
-
-
-def _source(config: Config, targets: Sequence[noise.Target]) -> noise.Source:
-    if config.noise_source == "stateless":
-        return noise.Stateless(config.seed, config.noise_distribution)
-    sizes = [math.prod(t.variable.shape) for t in targets] or [0]
-    size = config.table_size or noise.table_size(max(sizes), sum(sizes))
-    if size < max(sizes):
-        raise ValueError(
-            f"--table_size={size}: should be at least {max(sizes)}, as the largest variable"
-        )
-    return noise.Table(config.seed, size, config.noise_distribution)

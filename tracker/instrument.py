@@ -12,12 +12,14 @@ and what is measured are the same wherever a model is trained.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tracker import noise, wur
+from tracker import noise, selectors, variables, wur
+from tracker.config import Config
 from tracker.selectors import Selector
 
 
@@ -60,6 +62,7 @@ class Instrument(NamedTuple):
       targets: the variables that get noise, as given to the adder.
       selector: picks the stddev; None for no noise.
       measured: the variables that an instrumented step measures.
+      names: their canonical paths, in model order.
       relative: whether stddevs are relative to each target's RMS before the step.
     """
 
@@ -67,7 +70,21 @@ class Instrument(NamedTuple):
     targets: Sequence[noise.Target]
     selector: Selector | None
     measured: Sequence[Any]
+    names: Sequence[str] = ()
     relative: bool = False
+
+    @property
+    def noised(self) -> list[str]:
+        """Canonical paths of the variables that get noise."""
+        return [t.name for t in self.targets]
+
+    def noise_variables(self) -> list[tf.Variable]:
+        """What strategy and noise source hold beside the model."""
+        return [] if self.adder is None else [*self.adder.variables, *self.adder.source.variables]
+
+    def selector_variables(self) -> list[tf.Variable]:
+        """What the selector remembers from step to step."""
+        return [] if self.selector is None else list(self.selector.variables)
 
     def step(
         self, number: tf.Tensor, take: Callable[[], Taken], planned: Any, measure: bool
@@ -121,6 +138,71 @@ class Instrument(NamedTuple):
         found = [gradients.get(id(v)) for v in self.measured]
         noised = tf.constant(False) if self.adder is None else self.adder.stddev(choice) > 0
         return wur.measure(before, middle, after, found, noised, self.relative)
+
+
+def build(
+    config: Config, trainable: Sequence[Any], paths: Sequence[str], steps: int, noise_: bool = True
+) -> Instrument:
+    """Makes the instrument that a configuration asks for.
+
+    Args:
+      config: validated.
+      trainable: the trainable variables, in model order.
+      paths: their canonical paths.
+      steps: of the whole run.
+      noise_: whether to add noise at all.
+
+    Raises:
+      ValueError: one sentence: a pattern that matches nothing, a selector that cannot be made, a
+        table that is too small.
+    """
+    noised = _matching("variables", config.variables, paths) if noise_ else []
+    targets = [noise.Target(paths[i], trainable[i]) for i in noised]
+    measured = _matching("wur_variables", config.wur_variables, paths)
+    return Instrument(
+        noise.Adder(config.strategy, _source(config, targets), config.stddevs, targets),
+        targets,
+        _selector(config, steps),
+        [trainable[i] for i in measured],
+        [paths[i] for i in measured],
+        config.noise_scale == "relative",
+    )
+
+
+def _matching(flag: str, pattern: str, paths: Sequence[str]) -> list[int]:
+    found = variables.matching(paths, pattern)
+    if not found:
+        raise ValueError(f"--{flag}={pattern} matches none of the variables {', '.join(paths)}")
+    return found
+
+
+def _selector(config: Config, steps_: int) -> selectors.Selector:
+    try:
+        return selectors.make(
+            config.selector,
+            config.stddevs,
+            config.seed,
+            steps_,
+            config.selector_weights,
+            config.anneal_schedule,
+        )
+    except ValueError as error:
+        message = str(error)
+        raise ValueError(
+            message if message.startswith("--") else f"--selector={message}"
+        ) from error
+
+
+def _source(config: Config, targets: Sequence[noise.Target]) -> noise.Source:
+    if config.noise_source == "stateless":
+        return noise.Stateless(config.seed, config.noise_distribution)
+    sizes = [math.prod(t.variable.shape) for t in targets] or [0]
+    size = config.table_size or noise.table_size(max(sizes), sum(sizes))
+    if size < max(sizes):
+        raise ValueError(
+            f"--table_size={size}: should be at least {max(sizes)}, as the largest variable"
+        )
+    return noise.Table(config.seed, size, config.noise_distribution)
 
 
 def _read(variable: Any) -> tf.Tensor:

@@ -94,8 +94,8 @@ def _traced(experiment: Any) -> Any:
     """Traces a step, so that what models and optimizers refuse is found before a run exists."""
     try:
         experiment.functions.plain_function.get_concrete_function()
-        if experiment.selector.planned is not None:
-            experiment.selector.planned(1)
+        if experiment.instrument.selector.planned is not None:
+            experiment.instrument.selector.planned(1)
     except Exception as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
         last = text[-1] if text[0].startswith("in user code") else text[0]

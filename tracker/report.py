@@ -60,7 +60,7 @@ def configuration(experiment: Experiment) -> str:
         "trainable parameters": f"{experiment.parameters:,}",
         "training examples": f"{len(experiment.data.x):,}",
         "validation examples": f"{len(experiment.data.validation_x):,}",
-        "variables with noise": ", ".join(experiment.noised),
+        "variables with noise": ", ".join(experiment.instrument.noised),
     }
     rows = [f"| {name} | {_shown(value)} |" for name, value in fields.items()]
     return "\n".join(["| setting | value |", "|---|---|", *rows])
@@ -132,7 +132,9 @@ def closing_table(experiment: Experiment, recorder: Recorder, outcome: Outcome) 
     table.add_row("steps per stddev", ", ".join(shares))
     if recorder.measured is None:
         return table
-    return rich.console.Group(table, "", _ratio_table(experiment.names, recorder.measured))
+    return rich.console.Group(
+        table, "", _ratio_table(experiment.instrument.names, recorder.measured)
+    )
 
 
 def _ratio_table(names: Sequence[str], measured: wur.Measured, most: int = 20) -> Any:

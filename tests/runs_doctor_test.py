@@ -25,7 +25,7 @@ from tests.runs_logdir import (
     trained,
     write,
 )
-from tracker import captures
+from tracker import xplane
 
 
 def findings(logdir, *arguments):
@@ -126,7 +126,7 @@ def test_captures(tmp_path):
     assert findings(tmp_path) == {}
     (capture / "host.xplane.pb").write_bytes(whole[:-1000])
     only(tmp_path, "capture", "is truncated or not a capture")
-    space = captures._XSpace.FromString(whole)
+    space = xplane.XSpace.FromString(whole)
     for plane in space.planes:
         if plane.name.startswith("/device:"):
             del plane.lines[:]  # what a GPU leaves whose counters are not allowed

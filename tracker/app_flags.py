@@ -204,6 +204,15 @@ _string(
     "Windows of steps to profile: 20:25 means steps 20 to 24; several with "
     "commas between; empty: none; auto: five steps after step 200.",
 )
+_integer("profile_every", "Also profile five steps from every so many steps on; 0: no.")
+_integer("profile_captures", "Most captures of a run, for --profile_every.")
+_integer(
+    "profiler_port",
+    "Port on which TensorBoard's Capture Profile and `python -m tracker.profiles capture` reach "
+    "the run while it goes on; 0: none.",
+    0,
+    65535,
+)
 _string(
     "checkpoint_every",
     "When to save the state: a number of seconds such as 60s, of steps such "

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import math
 import re
+import socket
 from typing import Any
 
 from tracker import tags
@@ -21,6 +22,9 @@ from tracker import tags
 SELECTORS = ("random", "cycle", "weighted", "anneal", "bandit")
 WUR_KINDS = ("update", "norm_change")
 DEFAULT_STEPS = 3000
+
+PROFILED_STEPS = 5  # of a window that nobody gave
+MOST_PROFILED = 1000  # steps of a window: XProf shows a million events of it
 
 _SUM_TOLERANCE = 1e-6
 _LARGEST = 1e38  # about what float32 holds
@@ -64,6 +68,9 @@ class Config:
     wur: tuple[str, ...] = ("update",)
     wur_variables: str = ""
     profile_steps: str = "auto"
+    profile_every: int = 0
+    profile_captures: int = 10
+    profiler_port: int = 0
     overhead_budget: float = 0.0  # percent; 0: no budget
     checkpoint_every: str = "60s"
     keep_checkpoints: int = 3
@@ -133,6 +140,7 @@ def validate(config: Config) -> Config:
     checkpoint_interval(config.checkpoint_every)
     if config.profile_steps != "auto":
         windows(config.profile_steps, None)
+    _check_profiling(config)
     return config
 
 
@@ -178,6 +186,24 @@ def _check_selector(config: Config) -> None:
             f"--selector_weights={_joined(weights)}: add to {total:g}; should be probabilities "
             "that add to 1"
         )
+
+
+def _check_profiling(config: Config) -> None:
+    if 0 < config.profile_every <= PROFILED_STEPS:
+        raise ValueError(
+            f"--profile_every={config.profile_every}: should be 0, or more than {PROFILED_STEPS}, "
+            "which is how many steps each capture takes"
+        )
+    if not config.profiler_port:
+        return
+    with socket.socket() as listening:  # the profiler's server would share a port without a word
+        try:
+            listening.bind(("", config.profiler_port))
+        except OSError as error:
+            raise ValueError(
+                f"--profiler_port={config.profiler_port}: cannot be listened on "
+                f"({error.strerror}); should be a free port"
+            ) from error
 
 
 def _joined(values: tuple[float, ...]) -> str:
@@ -247,7 +273,7 @@ def windows(text: str, steps: int | None) -> tuple[Window, ...]:
         if steps is None or steps < 2:
             return ()
         start = min(200, steps // 2) + 1
-        return (Window(start, min(start + 5, steps + 1)),)
+        return (Window(start, min(start + PROFILED_STEPS, steps + 1)),)
     found = []
     for part in filter(None, (p.strip() for p in text.split(","))):
         match = re.fullmatch(r"(\d+):(\d+)", part)
@@ -261,6 +287,11 @@ def windows(text: str, steps: int | None) -> tuple[Window, ...]:
                 f"--profile_steps={text}: '{part}' holds no step; should be FIRST:STOP with "
                 "1 <= FIRST < STOP, and means FIRST to STOP - 1"
             )
+        if stop - start > MOST_PROFILED:
+            raise ValueError(
+                f"--profile_steps={text}: '{part}' holds {stop - start} steps; should be "
+                f"{MOST_PROFILED} at most, of which XProf shows a million events"
+            )
         if steps is not None and stop > steps + 1:
             raise ValueError(
                 f"--profile_steps={text}: '{part}' ends after step {steps}, the last of the run"
@@ -271,6 +302,31 @@ def windows(text: str, steps: int | None) -> tuple[Window, ...]:
         if other.start < one.stop:
             raise ValueError(f"--profile_steps={text}: two windows overlap")
     return tuple(found)
+
+
+def profile_windows(config: Config, steps: int) -> tuple[Window, ...]:
+    """All windows that a run profiles.
+
+    Those of `profile_steps`, then five steps from every `profile_every`-th on that overlap none of
+    them, until there are `profile_captures`; 'auto' is no window beside `profile_every`.
+
+    Args:
+      config: validated.
+      steps: of the run.
+
+    Raises:
+      ValueError: as for `windows`.
+    """
+    auto = config.profile_every and config.profile_steps == "auto"
+    found = list(windows("" if auto else config.profile_steps, steps))
+    if config.profile_every:
+        for start in range(config.profile_every, steps + 1, config.profile_every):
+            window = Window(start, min(start + PROFILED_STEPS, steps + 1))
+            if len(found) >= config.profile_captures:
+                break
+            if not any(w.start < window.stop and window.start < w.stop for w in found):
+                found.append(window)
+    return tuple(sorted(found, key=lambda w: w.start))
 
 
 def resolved_steps(config: Config, examples: int) -> int:

@@ -36,6 +36,15 @@ PERF_EXAMPLES_PER_SECOND = "perf/examples_per_second"
 PERF_INPUT_WAIT_MS = "perf/input_wait_ms"
 PERF_HOST_MEMORY_MB = "perf/host_memory_mb"
 PERF_DEVICE_MEMORY_MB = "perf/device_memory_mb"
+PERF_DEVICE_PEAK_MB = "perf/device_memory_peak_mb"
+PERF_DEVICE_UTILISATION = "perf/device_utilisation_percent"
+PROFILE_STEP_MS = "profile/step_ms"
+PROFILE_INPUT = "profile/input_percent"
+PROFILE_HOST = "profile/host_percent"
+PROFILE_DEVICE = "profile/device_percent"
+PROFILE_NOISE = "profile/noise_percent"
+PROFILE_DIAGNOSTICS = "profile/diagnostics_percent"
+PROFILE_RUNTIME = "profile/runtime_percent"
 RUN = "run"
 COMPARE_STRATEGIES = "compare_strategies"
 
@@ -73,6 +82,17 @@ _DESCRIPTIONS = {
     PERF_INPUT_WAIT_MS: "Mean time one step waited for its batch, milliseconds.",
     PERF_HOST_MEMORY_MB: "Resident memory of the process, megabytes (10^6 bytes).",
     PERF_DEVICE_MEMORY_MB: "Memory in use on the first accelerator, megabytes (10^6 bytes).",
+    PERF_DEVICE_PEAK_MB: "Most memory used so far on the first accelerator, megabytes (10^6).",
+    PERF_DEVICE_UTILISATION: "Share of about a second in which the first GPU computed, percent.",
+    PROFILE_STEP_MS: "Median time of a profiled step, milliseconds.",
+    PROFILE_INPUT: "Share of the profiled steps spent waiting for the next batch, percent.",
+    PROFILE_HOST: "Share of the profiled steps in which the host computed, percent.",
+    PROFILE_DEVICE: "Share of the profiled steps in which an accelerator computed, percent.",
+    PROFILE_NOISE: "Share of the profiled steps spent on choosing and adding noise, percent.",
+    PROFILE_DIAGNOSTICS: (
+        "Share of the profiled steps spent on diagnostics, percent; 0 if none was a summary step."
+    ),
+    PROFILE_RUNTIME: "Share of the profiled steps in which no op ran, percent.",
     RUN: "The configuration of the run.",
     COMPARE_STRATEGIES: "Cost of each way of building the noise, on this model and machine.",
 }
@@ -168,6 +188,11 @@ def best_when_small(metric: str) -> bool:
     """Whether a metric is best when small: losses and errors are, accuracies are not."""
     name = metric.rpartition("/")[2].lower()
     return not any(part in name for part in _BEST_WHEN_LARGE)
+
+
+def is_own(tag: str) -> bool:
+    """Whether tracker writes the tag itself."""
+    return tag in _DESCRIPTIONS or any(tag.startswith(f + "/") for f in _FAMILIES)
 
 
 def description(tag: str, place: str = "") -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tracker import graphs, profiling, recorder, report, summaries, tags
+from tracker import captures, graphs, profiling, recorder, report, scopes, summaries, tags
 from tracker.checkpoints import Checkpoints
 from tracker.config import Window, checkpoint_interval, steps_per_call
 from tracker.console import Console
@@ -102,6 +102,8 @@ class _Training:
             len(experiment.data.validation_x),
         )
         self._profiler = profiling.Profiler(run.train, console.warn)
+        if config.profiler_port:
+            profiling.serve(config.profiler_port, console.warn)
         self._given = steps_per_call(config.steps_per_call)
         self._most = self._given or 1
         self._batches = start.batches
@@ -136,8 +138,9 @@ class _Training:
         self._validate()
         with self._console.progress(experiment.steps, outcome.step) as show:
             while outcome.step < experiment.steps and outcome.status == "running":
-                call = self._schedule.call(outcome.step, self._most)
                 self._start_profile()
+                most = 1 if profiling.tracing() else self._most  # so that each has its marker
+                call = self._schedule.call(outcome.step, most)
                 result = self._call(iterator, call)
                 self._stop_profile()
                 self._check(result)
@@ -191,14 +194,15 @@ class _Training:
         step, functions = self.outcome.step, self._experiment.functions
         before = self._weights(step + 1)
         began = time.time()
-        with profiling.step_marker(step + 1) if self._profiler.active else contextlib.nullcontext():
+        with profiling.step_marker(step + 1):
             if call.intervals:
                 result = functions.tracked(iterator, step, call.intervals, call.plain)
             else:
                 result = functions.plain(iterator, step, call.plain)
         ended = time.time()
         self._notice_deletion()
-        self.recorder.call(step, call, result, began, ended)
+        with profiling.span(scopes.SUMMARIES):
+            self.recorder.call(step, call, result, began, ended)
         self._batches += result.steps + int(result.plain.skipped.sum())
         self.outcome.step += result.steps
         self._histograms(before)
@@ -237,21 +241,37 @@ class _Training:
             self._keep(self._profiler.stop())
 
     def _keep(self, capture: Any) -> None:
-        """Says what was captured, and whether XProf will show all of it."""
+        """Says what was captured and writes its numbers, if XProf will show all of it."""
         if capture is None:
             return
-        kept = [*self._record.fields.get("captures", []), capture.name]
-        self._record.update(captures=kept)
         size = sum(f.stat().length for f in capture.iterdir()) / 1e6
         first, last = self._window.start, self.outcome.step
         if last >= first:
             self._console.say(f"Profiled steps {first} to {last}: {size:.1f} MB (Profile tab).")
+        kept: dict[str, Any] = {"name": capture.name, "megabytes": round(size, 3)}
         if size > profiling.LARGE_MB:
             self._watch.once(
                 "large capture",
                 "XProf shows about a million events of a capture and leaves out the rest; profile "
                 "fewer steps at a time.",
             )
+        else:
+            kept.update(self._measure(capture))
+        self._record.update(captures=[*self._record.fields.get("captures", []), kept])
+
+    def _measure(self, capture: Any) -> dict[str, Any]:
+        """Writes the numbers of a capture; what run.json keeps of it."""
+        try:
+            numbers = captures.numbers(captures.Capture(capture, ()))
+        except captures.CaptureError as error:
+            self._console.warn(str(error))
+            return {}
+        gpus = len(tf.config.list_logical_devices("GPU"))
+        if empty := profiling.emptiness(numbers, gpus):
+            self._watch.once("empty capture", empty)
+        self._train.scalars(self.outcome.step, profiling.figures(numbers))
+        self._train.flush()
+        return profiling.described(numbers)
 
     def _check(self, result: Result) -> None:
         """Ends the run, or warns, if the loss is not a number or nothing is updated any more."""

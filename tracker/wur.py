@@ -173,7 +173,7 @@ def _norms(triples, noised):
 
     squares = tf.stack([tf.stack(sums(t.parts())) for t in triples])
     silent = tf.stack([[False] * 4 + [True]] * len(triples))
-    known = tf.logical_and(silent, tf.logical_or(squares == 0, tf.logical_not(noised)))
+    known = tf.logical_and(silent, tf.logical_or(tf.equal(squares, 0), tf.logical_not(noised)))
     empty = tf.constant([[0 in t.old.shape] * 5 for t in triples])
     fine = known | empty | ((squares > _SAFE[0]) & (squares < _SAFE[1]))
 

@@ -1,5 +1,5 @@
 """`python -m tracker.runs`."""
 
-from tracker.runs.main import run
+from tracker.runs.main import PROGRAM
 
-run()
+PROGRAM.run()

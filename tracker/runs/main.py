@@ -12,102 +12,15 @@ for failed; 2 a mistake in the command.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import difflib
-import importlib
-import os
-import re
-import signal
-import sys
-from collections.abc import Sequence
-from typing import NoReturn
 
-from tracker.runs import output
-
-USAGE_ERROR = 2
-FAILURE = 1
-_PROGRAM = "python -m tracker.runs"
-_WORD = "\0"  # no argument of a process can hold it
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise SystemExit(fail(_taught(message, [*self._option_string_actions])))
-
-
-def _taught(message: str, known: list[str]) -> str:
-    """argparse's error, with what was probably meant."""
-    match = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
-    if match is None:
-        return message.replace("the following arguments are required", "Missing")
-    close = difflib.get_close_matches(match[1].replace("log_dir", "logdir"), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "see --help"
-    return f"There is no flag {match[1]}; {hint}"
-
-
-def fail(sentence: str, status: int = USAGE_ERROR) -> int:
-    """Says what is wrong, in one line on stderr; returns the exit status."""
-    line = output.safe(" ".join(sentence.split()))
-    print(line if line.endswith("?") else f"{line.rstrip('.')}.", file=sys.stderr)
-    return status
-
-
-def _top() -> argparse.ArgumentParser:
-    """The parser that prints help when no command is named."""
-    return _Parser(
-        prog=_PROGRAM,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=f"{_PROGRAM} COMMAND --logdir=LOGDIR ...",
-        epilog="commands:\n" + "".join(f"  {n:10}{h}\n" for n, (_, h, _) in _COMMANDS.items()),
-    )
-
-
-def _parser(name: str) -> argparse.ArgumentParser:
-    """The parser of one command."""
-    _, help_, add = _COMMANDS[name]
-    command = _Parser(
-        prog=f"{_PROGRAM} {name}",
-        description=f"{help_[0].upper()}{help_[1:]}.",
-        allow_abbrev=False,
-    )
-    command.add_argument("--logdir", required=True, help="directory of all runs")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    add(command)
-    return command
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses a command line; a mistake ends the process with one sentence and status 2."""
-    name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help"):
-        _top().print_help(sys.stdout if arguments else sys.stderr)
-        raise SystemExit(0 if arguments else USAGE_ERROR)
-    if name not in _COMMANDS:
-        close = difflib.get_close_matches(name, _COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COMMANDS)}"
-        raise SystemExit(fail(f"There is no command {name!r}; {hint}"))
-    rest = list(arguments[1:])
-    if "--" in rest:  # what follows are words, even if they begin with a dash
-        end = rest.index("--")
-        rest[end:] = [_WORD + word for word in rest[end + 1 :]]
-    args = _parser(name).parse_intermixed_args(rest)
-    args.command = name
-    for key, value in vars(args).items():
-        if isinstance(value, list):
-            setattr(args, key, [word.removeprefix(_WORD) for word in value])
-        elif isinstance(value, str):
-            setattr(args, key, value.removeprefix(_WORD))
-    return args
+from tracker.runs.commands import Program, count
 
 
 def _runs(command: argparse.ArgumentParser, many: str = "*") -> None:
     command.add_argument("runs", nargs=many, metavar="RUN", help="name, prefix, or latest")
     command.add_argument("--where", metavar="FILTER", help="only runs for which this holds")
     command.add_argument("--sort", metavar="FIELD", help="a field; -FIELD: greatest first")
-    command.add_argument("--limit", type=_count, metavar="N", help="at most so many runs")
+    command.add_argument("--limit", type=count, metavar="N", help="at most so many runs")
 
 
 def _list(command: argparse.ArgumentParser) -> None:
@@ -197,7 +110,7 @@ def _group(command: argparse.ArgumentParser) -> None:
 
 def _view(command: argparse.ArgumentParser) -> None:
     _runs(command)
-    command.add_argument("--port", type=_count, help="where TensorBoard listens; default: its own")
+    command.add_argument("--port", type=count, help="where TensorBoard listens; default: its own")
     command.add_argument("--print", action="store_true", help="only print the command")
 
 
@@ -207,12 +120,6 @@ def _force(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also if the run cannot be told from one that is going on",
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
-    return int(text)
 
 
 _COMMANDS = {
@@ -234,41 +141,5 @@ _COMMANDS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status."""
-    args = parse(sys.argv[1:] if arguments is None else arguments)
-    args.logdir = os.path.expanduser(args.logdir)
-    if "://" in args.logdir:
-        return fail(f"The logdir {args.logdir} is remote; copy it, and name the copy")
-    if not os.path.isdir(args.logdir):
-        return fail(f"There is no directory {args.logdir}; name one with --logdir")
-    module = importlib.import_module(f"tracker.runs.{_COMMANDS[args.command][0]}")
-    try:
-        return getattr(module, f"{args.command}_command")(args)
-    except ValueError as error:
-        return fail(str(error))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return fail(_reason(error), FAILURE)
-
-
-def _reason(error: OSError) -> str:
-    where = f" {error.filename}" if error.filename else ""
-    return f"Failed{where}: {error.strerror or error}"
-
-
-def run() -> None:
-    """Entry point of `python -m tracker.runs`."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # `... | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        status = 128 + signal.SIGINT
-    sys.exit(status)
+PROGRAM = Program("python -m tracker.runs", "tracker.runs", __doc__, _COMMANDS)
+main = PROGRAM.main

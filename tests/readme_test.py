@@ -16,7 +16,10 @@ BLOCKS = re.findall(r"(<!-- [\w-]+ -->\n)?```(bash|python)\n(.*?)```", README, r
 
 
 ABSL = {"help", "helpfull", "flagfile", "check", "logdir"}  # of absl, and of other commands
-RUNS = (ROOT / "tracker/runs/main.py").read_text()  # has flags of its own
+COMMANDS = "".join(  # have flags of their own
+    (ROOT / "tracker" / path).read_text()
+    for path in ("runs/commands.py", "runs/main.py", "profiles/main.py")
+)
 
 
 def snippets():
@@ -58,7 +61,7 @@ def test_flags_and_files_that_are_named_exist(document):
 
     text = (ROOT / document).read_text()
     for name in set(re.findall(r"--([a-z_]+)", text)) - ABSL:
-        assert name in flags.FLAGS or f'"--{name}"' in RUNS, name
+        assert name in flags.FLAGS or f'"--{name}"' in COMMANDS, name
     for path in set(re.findall(r"(?:docs|flags|tracker)/[\w./-]+\.(?:png|flags|txt|py)", text)):
         assert (ROOT / path).exists(), path
 

@@ -76,13 +76,15 @@ class Op:
     Attributes:
       count: how many.
       total_us: their time, microseconds.
-      scope: of the code that it belongs to, see `scopes`; for a kernel that of the op that
-        launched it, of several the one with the most time.
+      scope: of the code that it belongs to, see `scopes`; for a kernel that of its op.
+      op: the op itself; for a kernel the one that launched it, of several the one for which it
+        worked longest; '' if the capture does not tell.
     """
 
     count: int
     total_us: float
     scope: str
+    op: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,8 +330,9 @@ def _ops(events: list[Event]) -> dict[str, Op]:
     for event in on_device or events:
         spans[event.name].append(event.duration_us)
         by_op[event.name][event.op] += event.duration_us
+    ops = {name: max(times, key=times.__getitem__) for name, times in by_op.items()}
     return {
-        name: Op(len(found), sum(found), scopes.of(max(by_op[name], key=by_op[name].__getitem__)))
+        name: Op(len(found), sum(found), scopes.of(ops[name]), ops[name])
         for name, found in spans.items()
     }
 

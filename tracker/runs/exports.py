@@ -97,14 +97,14 @@ def _write(titles: Sequence[str], rows: Rows, form: str, path: str | None) -> in
     if path is None:
         return writer(titles, rows, sys.stdout)
     with (
-        _replaced(path) as temporary,
+        replaced(path) as temporary,
         open(temporary, "w", encoding="utf-8", newline="", errors="backslashreplace") as file,
     ):
         return writer(titles, rows, file)
 
 
 @contextlib.contextmanager
-def _replaced(path: str) -> Iterator[str]:
+def replaced(path: str) -> Iterator[str]:
     """A file beside `path` that takes its place if all went well."""
     if os.path.isdir(path):
         raise ValueError(f"--output={path} is a directory; name a file in it")
@@ -142,7 +142,7 @@ def _jsonl(titles: Sequence[str], rows: Rows, file: IO[str]) -> int:
 def _parquet(what: str, runs: Sequence[Run], names: Sequence[str], path: str) -> int:
     from tracker.runs import sql
 
-    with _replaced(path) as temporary, sql.connection() as database:
+    with replaced(path) as temporary, sql.connection() as database:
         if what == "scalars":
             count = sql.fill_scalars(database, list(_chosen(runs, names)))
             query = (

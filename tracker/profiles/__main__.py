@@ -1,0 +1,5 @@
+"""`python -m tracker.profiles`."""
+
+from tracker.profiles.main import PROGRAM
+
+PROGRAM.run()

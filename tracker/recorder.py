@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from tracker import summaries, tags, wur
+from tracker import gpu, summaries, tags, wur
 from tracker.overhead import Overhead
 from tracker.schedule import Call
 from tracker.steps import Instrumented, Plain, Result
@@ -258,9 +258,7 @@ class Recorder:
             tags.PERF_INPUT_WAIT_MS: float(row.input_wait) * 1e3,
             tags.PERF_HOST_MEMORY_MB: self._process.memory_info().rss / 1e6,
         }
-        device = _device_memory()
-        if device is not None:
-            values[tags.PERF_DEVICE_MEMORY_MB] = device / 1e6
+        values.update(gpu.usage())
         overhead = self.overhead.percent()
         if overhead is not None:
             values[tags.OVERHEAD] = overhead
@@ -283,15 +281,6 @@ class Recorder:
 
 def _finite(values: dict[str, Any]) -> dict[str, float]:
     return {tag: float(v) for tag, v in values.items() if np.isfinite(v)}
-
-
-def _device_memory() -> float | None:
-    """Bytes in use on the first GPU; None without one."""
-    import tensorflow as tf
-
-    for device in tf.config.list_logical_devices("GPU"):
-        return float(tf.config.experimental.get_memory_info(device.name)["current"])
-    return None
 
 
 def iterate_histograms(

@@ -28,8 +28,9 @@ COLOURS = {
     "diagnostics": "#b0639a",
     scopes.COPIES: "#8c8c8c",
     scopes.OTHER: "#5d7f8c",
-    "python": "#c9ccd1",
+    scopes.RUNTIME: "#c9ccd1",
 }
+_MORE = ("#3b7dd8", "#2f9e63", "#b0639a", "#7f6a3f", "#1f9aa8", "#a3402b")  # other programs' scopes
 MOST_BARS = 20_000  # of one picture; the shortest are left out, and the picture says so
 
 _WIDTH, _LEFT, _ROW, _GAP, _TOP = 1400, 250, 14, 8, 62
@@ -42,7 +43,7 @@ class Bar(NamedTuple):
     Attributes:
       start_us, end_us: microseconds from the start of the step, within it.
       row: 0 is the outermost of a thread.
-      scope: see `scopes`; `python` for what is no op.
+      scope: see `scopes`; `runtime` for what is no op.
       name: of the op, kernel or call.
     """
 
@@ -129,7 +130,7 @@ def _scope(event: xplane.Event) -> str:
     if event.op:
         return scopes.of(event.op)
     if event.on_host:
-        return scopes.DATA if "Iterator" in event.name else "python"
+        return scopes.DATA if "Iterator" in event.name else scopes.RUNTIME
     return scopes.COPIES if event.is_copy else scopes.OTHER
 
 
@@ -150,13 +151,14 @@ def draw(title: str, lanes: dict[tuple[str, str], list[Bar]], length_us: float) 
     if len(kept) > MOST_BARS:
         shortest = kept[MOST_BARS].end_us - kept[MOST_BARS].start_us
         title += f" (without {len(kept) - MOST_BARS:,} bars of at most {shortest:.3g} µs)"
-    body, y = [], float(_TOP)
+    colours, body, y = _colours(kept), [], float(_TOP)
     for (plane, line), bars in lanes.items():
         rows = 1 + max(bar.row for bar in bars)
         body.append(_label(f"{plane} {line}", y))
-        body += [_bar(bar, y, scale) for bar in bars if bar.end_us - bar.start_us > shortest]
+        shown = (bar for bar in bars if bar.end_us - bar.start_us > shortest)
+        body += [_bar(bar, y, scale, colours[_part(bar.scope, colours)]) for bar in shown]
         y += rows * _ROW + _GAP
-    parts = {_part(bar.scope) for bars in lanes.values() for bar in bars}
+    parts = {_part(bar.scope, colours) for bar in kept}
     height = y + 20
     return "\n".join(
         [
@@ -164,7 +166,7 @@ def draw(title: str, lanes: dict[tuple[str, str], list[Bar]], length_us: float) 
             f'width="{_WIDTH}" height="{height:.0f}" font-family="sans-serif" font-size="11">',
             f'<rect width="{_WIDTH}" height="{height:.0f}" fill="white"/>',
             f'<text x="10" y="20" font-size="14">{html.escape(title)}</text>',
-            *_legend(parts),
+            *_legend({part: c for part, c in colours.items() if part in parts}),
             *_axis(length_us, scale, height),
             *body,
             "</svg>\n",
@@ -172,31 +174,41 @@ def draw(title: str, lanes: dict[tuple[str, str], list[Bar]], length_us: float) 
     )
 
 
-def _part(scope: str) -> str:
+def _colours(bars: Iterable[Bar]) -> dict[str, str]:
+    """The colour of each part; the scopes of another program that take most time have one too."""
+    spent: dict[str, float] = collections.defaultdict(float)
+    for bar in bars:
+        if scopes.top(bar.scope) not in COLOURS:
+            spent[bar.scope] += bar.end_us - bar.start_us
+    most = sorted(spent, key=lambda scope: -spent[scope])[: len(_MORE)]
+    return {**dict(zip(most, _MORE, strict=False)), **COLOURS}
+
+
+def _part(scope: str, colours: dict[str, str]) -> str:
     part = scopes.top(scope)
-    return part if part in COLOURS else scopes.OTHER
+    return part if part in colours else scopes.OTHER
 
 
 def _label(text: str, y: float) -> str:
-    shown = text if len(text) <= 40 else f"{text[:39]}…"
+    shown = text if len(text) <= 36 else f"{text[:35]}…"
     return f'<text x="10" y="{y + _ROW - 3:.0f}">{html.escape(shown)}</text>'
 
 
-def _bar(bar: Bar, y: float, scale: float) -> str:
+def _bar(bar: Bar, y: float, scale: float, colour: str) -> str:
     width = max((bar.end_us - bar.start_us) * scale, 0.2)
     tip = html.escape(f"{bar.name}\n{bar.scope}, {bar.end_us - bar.start_us:.4g} µs")
     return (
         f'<rect x="{_LEFT + bar.start_us * scale:.2f}" y="{y + bar.row * _ROW:.0f}" '
-        f'width="{width:.2f}" height="{_ROW - 1}" fill="{COLOURS[_part(bar.scope)]}" '
+        f'width="{width:.2f}" height="{_ROW - 1}" fill="{colour}" '
         f'data-scope="{html.escape(bar.scope)}"><title>{tip}</title></rect>'
     )
 
 
-def _legend(parts: Iterable[str]) -> list[str]:
+def _legend(colours: dict[str, str]) -> list[str]:
     found, x = [], _LEFT
-    for part in (part for part in COLOURS if part in set(parts)):
-        found.append(f'<rect x="{x}" y="30" width="11" height="11" fill="{COLOURS[part]}"/>')
-        found.append(f'<text x="{x + 15}" y="40">{part}</text>')
+    for part, colour in colours.items():
+        found.append(f'<rect x="{x}" y="30" width="11" height="11" fill="{colour}"/>')
+        found.append(f'<text x="{x + 15}" y="40">{html.escape(part)}</text>')
         x += 40 + 7 * len(part)
     return found
 

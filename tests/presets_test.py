@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import experiments
 from tests.main_test import record, values
@@ -12,7 +13,10 @@ from tracker import events
 
 FLAGS = pathlib.Path(__file__).parent.parent / "flags"
 PRESETS = sorted(FLAGS.glob("*.flags"))
-SHORT = {"profile": ("--steps=1600",), "routes": ("--steps=600",), "buffered": ("--steps=600",)}
+SHORT = {
+    "profile": ("--steps=1600",),
+    **dict.fromkeys(("routes", "buffered", "session"), ("--steps=600",)),
+}
 
 
 def preset(path):
@@ -51,6 +55,13 @@ def routes(run, found):
     assert b"noise/route/route_5_0.01" in max(graphs, key=len)
 
 
+def session(run, found):
+    routes(run, found)
+    assert list(found["wur/sequential/dense/kernel"]) == [1, *range(50, 601, 50)]
+    saved = tf.train.load_checkpoint(str(run / "checkpoints"))
+    assert saved.get_tensor("tracker/step") == 600
+
+
 def stairs(run, found):
     stddevs = list(found["noise/stddev"].values())
     assert stddevs == sorted(stddevs, reverse=True)
@@ -80,6 +91,7 @@ def cnn(run, found):
 CHECKS = {
     "quickstart": every_stddev,
     "routes": routes,
+    "session": session,
     "buffered": lambda run, found: every_stddev(run, found),
     "annealed": stairs,
     "bandit": bandit,

@@ -133,6 +133,11 @@ _string(
     "Steps that one call of a compiled function runs at most; auto: about half a second's. "
     "Weights do not depend on it.",
 )
+_choice(
+    "graph",
+    ("v2", "v1"),
+    "v2: compiled functions run the steps; v1: the session of a TF1 graph does.",
+)
 _numbers("stddevs", "Standard deviations of the noise, of which each step uses one; 0: no noise.")
 _string(
     "selector",

@@ -49,6 +49,7 @@ class Config:
     steps: int | None = None  # None: DEFAULT_STEPS, or epochs
     epochs: float | None = None
     steps_per_call: str = "auto"  # or a number; auto: about half a second
+    graph: str = "v2"  # or v1: a TF1 graph that a session runs
     # Noise.
     stddevs: tuple[float, ...] = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     selector: str = "random"

@@ -74,9 +74,7 @@ def _begun() -> _Ready:
     if app_flags.RUN.value:
         rundir.check_name(app_flags.RUN.value)
     quiet.import_tensorflow()
-    from tracker import experiment as experiment_lib
-
-    experiment = _traced(experiment_lib.assemble(config))
+    experiment = _traced(_assembled(config))
     default = f"{_word(config.dataset)}-{_word(config.model)}"
     run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
     run.flags_txt.write_text(app_flags.flags_text(config))
@@ -88,6 +86,17 @@ def _begun() -> _Ready:
         f"{config.strategy}."
     )
     return _Ready(experiment, run, record, line=line)
+
+
+def _assembled(config: config_lib.Config) -> Any:
+    """The experiment, of compiled functions or of a session."""
+    if config.graph == "v1":
+        from tracker import session
+
+        return session.assemble(config)
+    from tracker import experiment
+
+    return experiment.assemble(config)
 
 
 def _traced(experiment: Any) -> Any:
@@ -114,6 +123,8 @@ def _resumed() -> _Ready:
     from tracker import resume
 
     config = resume.merged(resume.settings(run), app_flags.given())
+    if config.graph == "v1":
+        raise ValueError(f"--resume={run.name}: runs with --graph=v1 cannot go on; start a new one")
     experiment = experiment_lib.assemble(config_lib.validate(config))
     warnings: list[str] = []
     checkpoints = experiment.checkpoints(run.checkpoints)

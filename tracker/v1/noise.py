@@ -192,7 +192,7 @@ def _routes(targets, draw, stddevs, index):
     what waits for output i runs on steps whose choice is i.
     """
     done = []
-    with tf.name_scope("route/"):
+    with tf.name_scope("route"):
         for number, stddev in enumerate(stddevs):
             _, alive = tf.raw_ops.Switch(data=index, pred=tf.equal(index, number))
             with tf.name_scope(f"route_{number}_{tags.number(stddev)}"):
@@ -202,7 +202,7 @@ def _routes(targets, draw, stddevs, index):
                     added = [_add(t, draw(t, chosen)) for t in targets]
                 with tf.control_dependencies(added):
                     done.append(tf.identity(gate, name="done"))
-        merged = tf.raw_ops.Merge(inputs=done)
+        merged = tf.raw_ops.Merge(inputs=done, name="chosen")
     return [merged.output.op]
 
 

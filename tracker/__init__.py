@@ -4,3 +4,21 @@ Importing the package imports nothing else: TensorFlow is loaded by what needs i
 """
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Run": "journal",
+    "Noise": "journal",
+    "log": "logbook",
+    "Image": "logbook",
+    "keras": "keras",
+    "v1": "v1",
+}
+
+
+def __getattr__(name: str):
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    return module if _HOMES[name] == name else getattr(module, name)

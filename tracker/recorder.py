@@ -26,11 +26,12 @@ class Recorder:
       writer: of the directory `train`.
       names: canonical paths of the measured variables.
       metric_names: of the metrics of a batch.
-      stddevs: those chosen from.
+      stddevs: those chosen from; none without noise.
       kinds: what to write of the ratios, from `config.WUR_KINDS`.
       batch_size: examples a batch, on average.
       log_every: of the scalars that every step has.
       last_step: of the run; it is logged in any case.
+      with_loss: whether the loss of a step is known.
 
     Attributes:
       log_every: may be changed while the run goes on.
@@ -51,7 +52,9 @@ class Recorder:
         batch_size: float,
         log_every: int = 1,
         last_step: int = 0,
+        with_loss: bool = True,
     ):
+        self._with_loss = with_loss
         self._writer = writer
         self._names = list(names)
         self._metric_names = list(metric_names)
@@ -112,8 +115,8 @@ class Recorder:
         index = np.arange(span.start, span.stop)
         number = step + index + 1
         index = index[(number % self.log_every == 0) | np.isin(number, (1, self._last_step))]
-        if len(index):
-            columns = self._columns(plain, index)
+        columns = self._columns(plain, index)
+        if len(index) and columns:
             wall_times = (began + (index + 1) * each).tolist()
             self._writer.series((step + index + 1).tolist(), columns, wall_times)
         for i in np.flatnonzero(plain.skipped[span.start : span.stop]) + span.start:
@@ -123,11 +126,10 @@ class Recorder:
 
     def _columns(self, plain: Plain, index: np.ndarray | list[int]) -> dict[str, np.ndarray]:
         choice = plain.choice[index]
-        return {
-            tags.LOSS: plain.loss[index],
-            tags.NOISE_STDDEV: self._stddev_array[choice],
-            tags.NOISE_CHOICE: choice,
-        }
+        columns = {tags.LOSS: plain.loss[index]} if self._with_loss else {}
+        if self._stddevs:
+            columns |= {tags.NOISE_STDDEV: self._stddev_array[choice], tags.NOISE_CHOICE: choice}
+        return columns
 
     def _summary(
         self, number: int, result: Result, i: int, row: Instrumented, began: float, each: float
@@ -142,6 +144,20 @@ class Recorder:
         values |= self._summary_step(row, float(plain.loss[i]), int(plain.choice[i]))
         self._writer.scalars(number, values, wall_time)
         self._compact(number, wall_time)
+
+    def unseen(self, steps: int, seconds: float) -> None:
+        """Counts plain steps of which nothing is known but how many they were.
+
+        Args:
+          steps: one or more.
+          seconds: that they took.
+        """
+        if self._warm:
+            self._lap(seconds / steps, steps, steps)
+            self.seconds += seconds
+            self.steps += steps
+            nothing = Plain(*(np.zeros(0) for _ in Plain._fields))
+            self.overhead.add(Result(steps, nothing, None, False), 0, seconds, 0.0, 0.0)
 
     def constants(self, steps: int, behind: int = 0) -> None:
         """Writes the healthy band, two points of it, which is what a chart needs to draw a line."""
@@ -174,9 +190,12 @@ class Recorder:
         """Adds up, over steps in order, what is reported on summary steps and at the end."""
         if not len(loss):
             return
-        self.counts += np.bincount(choice, minlength=len(self.counts))
+        if self._stddevs:
+            self.counts += np.bincount(choice, minlength=len(self.counts))
         self.skipped += int(skipped.sum())
         self._bad_losses += int(np.count_nonzero(~np.isfinite(loss)))
+        if not self._stddevs:
+            return
         # The change from a step to the next belongs to the stddev that the first one used.
         losses = np.append(self._last_loss, loss.astype(np.float64))
         choices = np.append(self._last_choice, choice)
@@ -191,12 +210,14 @@ class Recorder:
         self.measured = wur.Measured.from_rows(row.measured)
         ratios, overall = wur.ratios(self.measured), wur.overall(self.measured)
         values = dict(zip(self._metric_names, map(float, row.metrics), strict=True))
-        values[tags.LEARNING_RATE] = float(row.learning_rate)
-        values |= {tags.WUR_ALL_STDDEV: self._stddevs[choice], tags.WUR_ALL_LOSS: loss}
+        values |= _finite({tags.LEARNING_RATE: row.learning_rate})
+        if self._stddevs:
+            values[tags.WUR_ALL_STDDEV] = self._stddevs[choice]
+        if self._with_loss:
+            values |= {tags.WUR_ALL_LOSS: loss, tags.NONFINITE_LOSS: self._bad_losses}
         values |= {
             tags.WUR_ALL_OUT_OF_BAND: overall.out_of_band,
             tags.WUR_ALL_UNDEFINED: overall.undefined,
-            tags.NONFINITE_LOSS: self._bad_losses,
         }
         values |= _finite({
             tags.WUR_ALL_RATIO: overall.ratio,
@@ -218,7 +239,7 @@ class Recorder:
             values |= {
                 tags.wur(name): ratios.total[i],
                 tags.wur_gradient(name): ratios.gradient[i],
-                tags.wur_noise(name): ratios.noise[i],
+                tags.wur_noise(name): ratios.noise[i] if self._stddevs else np.nan,
                 tags.wur_touched(name): ratios.touched[i],
             }
         if "norm_change" in self._kinds:
@@ -254,10 +275,8 @@ class Recorder:
                 tags.PERF_STEPS_PER_SECOND: steps / seconds,
                 tags.PERF_EXAMPLES_PER_SECOND: batches * self._batch_size / seconds,
             }
-        values |= {
-            tags.PERF_INPUT_WAIT_MS: float(row.input_wait) * 1e3,
-            tags.PERF_HOST_MEMORY_MB: self._process.memory_info().rss / 1e6,
-        }
+        values |= _finite({tags.PERF_INPUT_WAIT_MS: row.input_wait * 1e3})
+        values[tags.PERF_HOST_MEMORY_MB] = self._process.memory_info().rss / 1e6
         values.update(gpu.usage())
         overhead = self.overhead.percent()
         if overhead is not None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,11 @@ def configuration(experiment: Experiment) -> str:
         "validation examples": f"{len(experiment.data.validation_x):,}",
         "variables with noise": ", ".join(experiment.instrument.noised),
     }
+    return table(fields)
+
+
+def table(fields: Mapping[str, Any]) -> str:
+    """Settings as a Markdown table."""
     rows = [f"| {name} | {_shown(value)} |" for name, value in fields.items()]
     return "\n".join(["| setting | value |", "|---|---|", *rows])
 
@@ -90,20 +95,28 @@ def best(
     )
 
 
-def results(experiment: Experiment, recorder: Recorder, outcome: Outcome) -> dict[str, Any]:
-    """The figures that go into run.json."""
+def results(
+    validation: Sequence[tuple[int, dict[str, float]]], recorder: Recorder, missing: str = ""
+) -> dict[str, Any]:
+    """The figures that go into run.json.
+
+    Args:
+      validation: steps and metrics of every validation, in order.
+      recorder: of the training side.
+      missing: the steps whose events could not be written.
+    """
     found: dict[str, Any] = {}
-    for metric in outcome.validation[-1][1] if outcome.validation else ():
-        found[f"validation/{metric}"] = outcome.validation[-1][1][metric]
-        top = best(outcome.validation, metric)
+    for metric in validation[-1][1] if validation else ():
+        found[f"validation/{metric}"] = validation[-1][1][metric]
+        top = best(validation, metric)
         if top is not None:
             found[f"best/{metric}"], found[f"best/{metric}_step"] = top[1], top[0]
     if recorder.seconds:
         found["steps_per_second"] = recorder.steps / recorder.seconds
     if recorder.skipped:
         found["skipped_batches"] = recorder.skipped
-    if outcome.missing:
-        found["missing_steps"] = outcome.missing
+    if missing:
+        found["missing_steps"] = missing
     return found
 
 

@@ -21,11 +21,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+from tensorboard.compat.proto import (
+    event_pb2,
+    summary_pb2,
+    tensor_pb2,
+    tensor_shape_pb2,
+    types_pb2,
+)
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as custom_scalar_metadata
 from tensorboard.plugins.histogram import summary_v2 as histogram_summary
 from tensorboard.plugins.hparams import summary_v2 as hparams_summary
+from tensorboard.plugins.image import metadata as image_metadata
 from tensorboard.plugins.text import summary_v2 as text_summary
 
 from tracker import events, tags
@@ -257,6 +264,26 @@ def histogram(tag: str, data: np.ndarray, place: str = "") -> summary_pb2.Summar
 def text(tag: str, markdown: str) -> summary_pb2.Summary:
     """A text summary, shown as Markdown."""
     return text_summary.text_pb(tag, markdown, description=tags.description(tag))
+
+
+def image(tag: str, pixels: np.ndarray) -> summary_pb2.Summary:
+    """Pictures, uint8 [number, height, width, channels]."""
+    count, height, width = pixels.shape[:3]
+    pngs = [tf.io.encode_png(one).numpy() for one in pixels]
+    content = [str(width).encode(), str(height).encode(), *pngs]
+    metadata = image_metadata.create_summary_metadata(
+        display_name="", description=tags.description(tag)
+    )
+    metadata.data_class = summary_pb2.DATA_CLASS_BLOB_SEQUENCE
+    shape = tensor_shape_pb2.TensorShapeProto(
+        dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=count + 2)]
+    )
+    tensor = tensor_pb2.TensorProto(
+        dtype=types_pb2.DT_STRING, string_val=content, tensor_shape=shape
+    )
+    return summary_pb2.Summary(
+        value=[summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)]
+    )
 
 
 def hparams(values: Mapping[str, Any], name: str, started: float) -> summary_pb2.Summary:

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,13 +88,14 @@ class _Training:
         self._console: Console = console
         self._watch = Watch(console.warn)
         config = experiment.config
-        place = _place(experiment.names)
+        place = _place(experiment.instrument.names)
         first = start.step + 1 if start.step else 0
         self._train = summaries.EventWriter(run.train, first, place, self._watch.said)
         self._validation = summaries.EventWriter(run.validation, first, warn=self._watch.said)
         self.recorder = recorder.Recorder(
-            self._train, experiment.names, experiment.functions.metric_names, config.stddevs,
-            config.wur, experiment.examples_a_batch, config.log_every, experiment.steps,
+            self._train, experiment.instrument.names, experiment.functions.metric_names,
+            config.stddevs, config.wur, experiment.examples_a_batch, config.log_every,
+            experiment.steps,
         )  # fmt: skip
         self._evaluate = Evaluation(
             experiment.model,
@@ -124,7 +125,7 @@ class _Training:
             return
         fields = report.settings(experiment)
         self._train.summary(0, summaries.text(tags.RUN, report.configuration(experiment)))
-        self._train.summary(0, summaries.layout(experiment.names))
+        self._train.summary(0, summaries.layout(experiment.instrument.names))
         with_validation = self._validation if self._schedule.validate_every else self._train
         with_validation.summary(0, summaries.hparams(fields, self._run.name, time.time()))
         function = experiment.functions.plain_function.get_concrete_function()
@@ -181,7 +182,7 @@ class _Training:
         if lost and outcome.status == "completed":
             outcome.status = "failed"
             outcome.reason = f"the events of {outcome.missing} could not be written"
-        results = report.results(self._experiment, self.recorder, outcome)
+        results = report.results(outcome.validation, self.recorder, outcome.missing)
         with contextlib.suppress(RunVanishedError):
             self._record.finish(
                 outcome.status, last_step=outcome.step, results=results, reason=outcome.reason
@@ -218,14 +219,14 @@ class _Training:
         """Copies of the measured variables, if the step is one whose histograms are written."""
         if not self._schedule.is_histogram(step):
             return None
-        return [v.value.numpy() for v in self._experiment.measured]
+        return [v.value.numpy() for v in self._experiment.instrument.measured]
 
     def _histograms(self, before: list[np.ndarray] | None) -> None:
         if before is None:
             return
-        place = _place(self._experiment.names)
-        after = [v.value.numpy() for v in self._experiment.measured]
-        found = recorder.iterate_histograms(self._experiment.names, before, after)
+        place = _place(self._experiment.instrument.names)
+        after = [v.value.numpy() for v in self._experiment.instrument.measured]
+        found = recorder.iterate_histograms(self._experiment.instrument.names, before, after)
         for tag, data in found:
             summary = summaries.histogram(tag, data, place(tag))
             self._train.summary(self.outcome.step, summary)
@@ -301,8 +302,8 @@ class _Training:
         config = self._experiment.config
         self._watch.measured(
             self.recorder.measured,
-            self._experiment.names,
-            self._experiment.noised,
+            self._experiment.instrument.names,
+            self._experiment.instrument.noised,
             config.noise_scale == "relative",
         )
 
@@ -388,7 +389,7 @@ class _Training:
         return f"loss {self._loss:.4g}  stddev {stddev:g}  {rate:,.0f} steps/s"
 
 
-def _place(names: list[str]) -> Callable[[str], str]:
+def _place(names: Sequence[str]) -> Callable[[str], str]:
     """Where the variable of a tag stands in the model: '12 of 80'; '' for other tags."""
     places = {name: f"{i + 1} of {len(names)}" for i, name in enumerate(names)}
     return lambda tag: places.get(tag.partition("/")[2], "")

@@ -73,6 +73,18 @@ def optimizer(
         ) from error
 
 
+def accumulates(optimizer: keras.optimizers.Optimizer) -> int:
+    """Batches that one update is made of, by Keras' gradient accumulation."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return inner.gradient_accumulation_steps or 1
+
+
+def may_skip(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether a batch can leave the weights as they are: accumulation, loss scaling."""
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return scaled or accumulates(optimizer) > 1
+
+
 class Gradient:
     """The gradient rule: loss, gradients by a tape, and a Keras optimizer's update.
 
@@ -91,15 +103,13 @@ class Gradient:
 
     @property
     def may_skip(self) -> bool:
-        """Whether a batch can leave the weights as they are: accumulation, loss scaling."""
-        scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        return scaled or self.accumulates > 1
+        """Whether a batch can leave the weights as they are."""
+        return may_skip(self.optimizer)
 
     @property
     def accumulates(self) -> int:
-        """Batches that one update is made of, by Keras' gradient accumulation."""
-        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
-        return inner.gradient_accumulation_steps or 1
+        """Batches that one update is made of."""
+        return accumulates(self.optimizer)
 
     @property
     def most_skipped(self) -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from etils import epath
@@ -86,6 +87,8 @@ def test_ten_steps_have_their_numbers_and_times(tmp_path):
     assert found.device_type == "CPU" and found.steps == tuple(range(20, 30))
     assert all(0 < ms < 1000 for ms in found.step_ms)
     assert min(found.step_ms) <= found.step_ms_mean <= max(found.step_ms)
+    assert found.step_ms_median == pytest.approx(np.median(found.step_ms))
+    assert found.step_ms_p95 == pytest.approx(np.percentile(found.step_ms, 95))
     assert sum(found.parts.values()) == pytest.approx(100) and found.device_percent == 0
     assert os.listdir(capture.path) == [capture.files[0].name]
 
@@ -208,7 +211,8 @@ def test_a_capture_without_steps_says_so(tmp_path):
     for name, some in (("a", True), ("b", False)):
         [capture] = captures.find(tmp_path / name)
         found = captures.numbers(capture)
-        assert (found.steps, found.step_ms, found.parts) == ((), (), {})
+        assert (found.steps, found.step_ms, found.parts, found.scopes) == ((), (), {}, {})
+        assert found.step_ms_median is found.step_ms_p95 is found.noise_percent is None
         assert found.step_ms_mean is found.input_percent is found.device_percent is None
         assert bool(found.ops) is some
         assert captures.show_steps(capture.path) is False
@@ -224,9 +228,12 @@ def test_a_gpu_capture(gpu):
     assert "FillPhiloxRandomKernelLaunch" in name and "half" in name
     assert top.count == 194 and top.total_us == pytest.approx(7908, abs=0.5)
     assert captures.executed_ops(gpu.path, host_tracer=False)[name] == 194
-    busiest = sorted(found.busy, key=found.busy.get)[-2:]
-    assert sorted(busiest) == ["/device:GPU:4", "/device:GPU:6"]
-    assert all(0 < percent < 100 for percent in found.busy.values())
+    assert found.devices == 8 and sorted(found.busy) == ["/device:GPU:4", "/device:GPU:6"]
+    assert found.busy["/device:GPU:6"] == pytest.approx(found.device_percent, abs=0.1)
+    assert top.op.endswith("random_uniform/RandomUniform:RandomUniform")
+    assert top.scope == "bert_span_labeler/bert_encoder_1"
+    assert sum(found.scopes.values()) == pytest.approx(100)
+    assert max(found.scopes, key=found.scopes.get) == top.scope
 
 
 def test_kernels_know_the_op_that_launched_them(gpu):
@@ -252,6 +259,8 @@ def test_with_every_duration_doubled_every_time_doubles(gpu, loop, tmp_path):
         twice = captures.numbers(captures.Capture(path, ()))
         assert twice.steps == once.steps
         assert twice.step_ms == pytest.approx([2 * ms for ms in once.step_ms], rel=1e-3)
+        assert twice.scopes == pytest.approx(once.scopes, abs=1e-3)
+        assert twice.busy == pytest.approx(once.busy, rel=1e-6)
         for op, found in once.ops.items():
             assert twice.ops[op].total_us == pytest.approx(2 * found.total_us, rel=1e-6)
             assert twice.ops[op].count == found.count
@@ -297,6 +306,12 @@ def test_an_unreadable_capture_is_one_sentence(kind, gpu, tmp_path):
             act()
         message = str(caught.value)
         assert str(place) in message and "\n" not in message and message.endswith(".")
+
+
+def test_a_capture_in_the_form_of_a_newer_xprof_says_so(tmp_path):
+    (tmp_path / "host.xplane.riegeli").write_bytes(b"\x83\xaf\x70\xd1")
+    with pytest.raises(captures.CaptureError, match=r"xplane\.riegeli, the form of a newer XProf"):
+        captures.numbers(captures.Capture(epath.Path(tmp_path), ()))
 
 
 def test_xprofs_log_lines_are_not_heard_but_others_are(gpu):

@@ -102,7 +102,7 @@ class _Training:
             experiment.data.validation_batches(VALIDATION_BATCH),
             len(experiment.data.validation_x),
         )
-        self._profiler = profiling.Profiler(run.train, console.warn)
+        self._profiler = profiling.Profiler(run.train, lambda said: self._watch.once(said, said))
         if config.profiler_port:
             profiling.serve(config.profiler_port, console.warn)
         self._given = steps_per_call(config.steps_per_call)

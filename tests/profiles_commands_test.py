@@ -253,6 +253,8 @@ def test_plot_a_step(logdir, here, tmp_path):
         texts = " ".join(t.text for t in root.iter(f"{svg}text"))
         if name == "bert":
             assert "/device:GPU:6 Stream #142(Compute)" in texts and "20 ms" in texts
+            legend = [t for t in root.iter(f"{svg}text") if t.text in ("copies", "runtime", "data")]
+            assert len(legend) == 3 and all(float(t.get("x")) < width - 50 for t in legend)
             kernel = top_kernel(logdir)
             bars = [b for b in bars if b.get("data-scope") != "runtime"]
             top = [b for b in bars if b[0].text.startswith(f"{kernel}\n")]

@@ -205,10 +205,12 @@ def _bar(bar: Bar, y: float, scale: float, colour: str) -> str:
 
 
 def _legend(colours: dict[str, str]) -> list[str]:
-    found, x = [], _LEFT
+    found, x, y = [], _LEFT, 26
     for part, colour in colours.items():
-        found.append(f'<rect x="{x}" y="30" width="11" height="11" fill="{colour}"/>')
-        found.append(f'<text x="{x + 15}" y="40">{html.escape(part)}</text>')
+        if x + 15 + 7 * len(part) > _WIDTH:  # there is room for a second row
+            x, y = _LEFT, y + 15
+        found.append(f'<rect x="{x}" y="{y}" width="11" height="11" fill="{colour}"/>')
+        found.append(f'<text x="{x + 15}" y="{y + 10}">{html.escape(part)}</text>')
         x += 40 + 7 * len(part)
     return found
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import re
 import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -32,18 +31,6 @@ from tracker.xplane import CaptureError, Event
 
 __all__ = ["Capture", "CaptureError", "Event", "Numbers", "Op", "executed_ops", "executions",
            "find", "measure", "numbers", "read", "show_steps"]  # fmt: skip
-
-# Columns of XProf's step table, by the part of the step that they are.
-_PARTS = {
-    "input": ("infeedTimeMs",),
-    "host": ("hostComputeTimeMs",),
-    "launch": ("kernelLaunchTimeMs",),
-    "device": ("deviceComputeTimeMs",),
-    "communication": ("deviceToDeviceTimeMs", "deviceCollectivesTimeMs"),
-    "output": ("outfeedTimeMs",),
-    "compile": ("compileTimeMs",),
-    "other": ("otherTimeMs",),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,21 +203,16 @@ def measure(spaces: dict[str, Any], path: epath.Path) -> Numbers:
     Raises:
       CaptureError: if XProf cannot make anything of it.
     """
-    device_type, rows = _xprof_steps(spaces, path)
-    spent = {
-        part: sum(row[column] for row in rows for column in columns)
-        for part, columns in _PARTS.items()
-    }
-    total = sum(spent.values())
-    step_ms = {_step_number(row["stepnum"], n): row["stepTimeMs"] for n, row in enumerate(rows)}
-    if device_type == "CPU":  # of more than five XProf leaves out the first and the last
+    table = xprof_pages.steps(spaces, path)
+    step_ms = table.step_ms
+    if table.device_type == "CPU":  # of more than five XProf leaves out the first and the last
         step_ms = _marked_ms(spaces.values()) or step_ms
     events = [event for space in spaces.values() for event in xplane.events(space)]
     return Numbers(
-        device_type=device_type,
+        device_type=table.device_type,
         steps=tuple(step_ms),
         step_ms=tuple(step_ms.values()),
-        parts={part: 100 * ms / total for part, ms in spent.items()} if rows else {},
+        parts=table.parts,
         scopes=scopes.shares(spaces.values()),
         ops=_ops(events),
         busy=_busy(spaces.values()),
@@ -376,35 +358,3 @@ def _marked_ms(spaces: Iterable[Any]) -> dict[int, float]:
     for step in (step for space in spaces for step in xplane.steps(space)):
         found[step.number] = max(found.get(step.number, 0.0), step.ms)
     return dict(sorted(found.items()))
-
-
-def _xprof_steps(spaces: dict[str, Any], path: epath.Path) -> tuple[str, list[dict[str, Any]]]:
-    """The kind of device, and the rows of XProf's table of steps."""
-    overview = xprof_pages.page("overview_page", spaces, path)
-    try:
-        [table] = [t for t in overview if _columns(t)[:1] == ["stepnum"]]
-        [about] = [t["p"] for t in overview if "device_type" in t.get("p", {})]
-        rows = [dict(zip(_columns(table), _cells(row), strict=True)) for row in table["rows"]]
-        rows = [row for row in rows if row["stepTimeMs"] > 0]
-        missing = [c for columns in _PARTS.values() for c in columns if rows and c not in rows[0]]
-        if missing:
-            raise KeyError(*missing)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CaptureError(
-            f"The capture {path} cannot be read with XProf {xprof_pages.version()}: its overview "
-            f"page is of another form than known here ({error})."
-        ) from error
-    return about["device_type"], rows
-
-
-def _columns(table: dict[str, Any]) -> list[str]:
-    return [column["id"] for column in table.get("cols", [])]
-
-
-def _cells(row: dict[str, Any]) -> list[Any]:
-    return [cell.get("v") for cell in row["c"]]
-
-
-def _step_number(label: str, position: int) -> int:
-    digits = re.search(r"\d+$", str(label))  # 'train 20'
-    return int(digits.group()) if digits else position

@@ -17,12 +17,24 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 
 from tracker import xplane
 from tracker.xplane import CaptureError
+
+# Columns of XProf's step table, by the part of the step that they are.
+_PARTS = {
+    "input": ("infeedTimeMs",),
+    "host": ("hostComputeTimeMs",),
+    "launch": ("kernelLaunchTimeMs",),
+    "device": ("deviceComputeTimeMs",),
+    "communication": ("deviceToDeviceTimeMs", "deviceCollectivesTimeMs"),
+    "output": ("outfeedTimeMs",),
+    "compile": ("compileTimeMs",),
+    "other": ("otherTimeMs",),
+}
 
 _LOG_LINE = re.compile(rb"[IWEF]\d{4} |WARNING: All log messages before absl::InitializeLog")
 _STDERR = threading.Lock()
@@ -70,6 +82,44 @@ def page(tool: str, spaces: dict[str, Any], path: epath.Path, **options: Any) ->
     return json.loads(found)
 
 
+class Table(NamedTuple):
+    """What XProf says of steps.
+
+    Attributes:
+      device_type: 'CPU', 'GPU' or 'TPU'.
+      step_ms: milliseconds of each step by its number; without the first and the last of many.
+      parts: percent of the steps' time by the names of `_PARTS`, 100 in all; empty without steps.
+    """
+
+    device_type: str
+    step_ms: dict[int, float]
+    parts: dict[str, float]
+
+
+def steps(spaces: dict[str, Any], path: epath.Path) -> Table:
+    """XProf's table of steps, from its overview page.
+
+    Args:
+      spaces: as for `page`.
+      path: of the capture, for messages.
+
+    Raises:
+      CaptureError: with one sentence, if XProf makes nothing of the capture, or something else
+        than is known here.
+    """
+    device_type, rows = _rows(page("overview_page", spaces, path), path)
+    spent = {
+        part: sum(row[column] for row in rows for column in columns)
+        for part, columns in _PARTS.items()
+    }
+    total = sum(spent.values())
+    return Table(
+        device_type,
+        {_step_number(row["stepnum"], n): row["stepTimeMs"] for n, row in enumerate(rows)},
+        {part: 100 * ms / total for part, ms in spent.items()} if rows else {},
+    )
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keeps XProf's log lines, written in C++, off stderr; lines of other threads arrive later."""
@@ -87,3 +137,34 @@ def quiet() -> Iterator[None]:
                 if not _LOG_LINE.match(line):
                     os.write(kept, line)
             os.close(kept)
+
+
+def _rows(overview: Any, path: epath.Path) -> tuple[str, list[dict[str, Any]]]:
+    """The kind of device, and the rows of the table of steps."""
+    try:
+        [table] = [t for t in overview if _columns(t)[:1] == ["stepnum"]]
+        [about] = [t["p"] for t in overview if "device_type" in t.get("p", {})]
+        rows = [dict(zip(_columns(table), _cells(row), strict=True)) for row in table["rows"]]
+        rows = [row for row in rows if row["stepTimeMs"] > 0]
+        missing = [c for columns in _PARTS.values() for c in columns if rows and c not in rows[0]]
+        if missing:
+            raise KeyError(*missing)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CaptureError(
+            f"The capture {path} cannot be read with XProf {version()}: its overview "
+            f"page is of another form than known here ({error})."
+        ) from error
+    return about["device_type"], rows
+
+
+def _columns(table: dict[str, Any]) -> list[str]:
+    return [column["id"] for column in table.get("cols", [])]
+
+
+def _cells(row: dict[str, Any]) -> list[Any]:
+    return [cell.get("v") for cell in row["c"]]
+
+
+def _step_number(label: str, position: int) -> int:
+    digits = re.search(r"\d+$", str(label))  # 'train 20'
+    return int(digits.group()) if digits else position

@@ -115,7 +115,7 @@ def noisy_train(
         else:
             make = _scalar if strategy == "scalar" else _buffered
             done, assign, state = make(targets, draw, stddev)
-        train = tf.group(*done, update, name="train")
+        train = tf.group(*done, *([] if assign is None else [assign]), update, name="train")
     return NoisyTrain(train, assign, step, index, stddev, state)
 
 

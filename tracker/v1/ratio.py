@@ -152,7 +152,8 @@ class WeightUpdateRatio:
                 self.record, one.variable.read_value, lambda: tf.zeros([0], one.variable.dtype)
             )
         else:
-            read = one.variable.read_value()
+            kind = one.variable.dtype.base_dtype
+            read = tf.raw_ops.ReadVariableOp(resource=one.variable.handle, dtype=kind)
         for op in writes:
             op._add_control_input(read.op)
         return read

@@ -125,18 +125,25 @@ def after(start: tf.Operation, operations: Iterable[tf.Operation]) -> set[tf.Ope
 
 def _new_train_ops(mark: Mark) -> list[tf.Operation]:
     now = mark.graph.get_collection(tf.compat.v1.GraphKeys.TRAIN_OP)
-    return [op for op in now if all(op is not before for before in mark.train_ops)]
+    # One that stands in the function of a branch is not an op of the graph.
+    mine = [op for op in now if op.graph is mark.graph]
+    return [op for op in mine if all(op is not before for before in mark.train_ops)]
 
 
 def _last(block: Sequence[tf.Operation], roots: Sequence[tf.Operation], label: str) -> tf.Operation:
     """The one op after which everything that the roots began is done."""
     reached = _descendants(roots, block)
-    consumed = {i.op for op in reached for i in op.inputs} | {
-        c for op in reached for c in op.control_inputs
-    }
-    ends = [op for op in block if op in reached and op not in consumed]
-    # TensorFlow adds a read to every assignment, for those who fetch it.
-    ends = [op for op in ends if op.type not in _READS | _PASSED_ON] or ends
+    ends: list[tf.Operation] = []
+    awaited: set[tf.Operation] = set()
+    for op in reversed(block):
+        # What is only computed ends nothing: TensorFlow itself adds a read to every assignment.
+        acts = not op.outputs or (op.op_def.is_stateful and op.type not in _READS)
+        if op not in reached or not (acts or op in awaited):
+            continue
+        if op not in awaited:
+            ends.append(op)
+        awaited.update(i.op for i in op.inputs)
+        awaited.update(op.control_inputs)
     if len(ends) != 1:
         names = ", ".join(op.name for op in ends[:5])
         raise ValueError(

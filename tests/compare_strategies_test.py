@@ -75,6 +75,31 @@ def test_the_table_also_goes_into_tensorboard(tmp_path):
     assert b"buffered" in found[0].tensor.string_val[0]
 
 
+@pytest.fixture(scope="module")
+def of_sessions():
+    done = compare("--json", "--graph=v1", "--stddev_counts=3,9", "--model=mlp")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_tf1_graphs_are_measured_too(of_sessions, document):
+    three, nine = by_name(of_sessions, 3), by_name(of_sessions, 9)
+    for found in (three, nine):
+        held = {name: m["persistent_bytes"] for name, m in found.items()}
+        assert held == {"none": 0, "scalar": 4, "routes": 0, "buffered": 4 * 17226}
+        for one in found.values():
+            assert 0 < one["build_seconds"] < one["first_call_seconds"]
+            assert one["peak_memory_mb"] > 200
+    for name in ("none", "scalar", "buffered"):
+        assert three[name]["graph_nodes"] == nine[name]["graph_nodes"]
+    each = (nine["routes"]["graph_nodes"] - three["routes"]["graph_nodes"]) / 6
+    assert each > 6 * 10  # six variables, each drawn by some ops
+    assert three["routes"]["graph_nodes"] > 3 * each
+    assert three["scalar"]["graph_nodes"] != by_name(document, 3)["scalar"]["graph_nodes"]
+    assert "table" not in of_sessions["advice"][0]
+
+
 @pytest.mark.parametrize("bad", ["--stddev_counts=0", "--stddev_counts=a", "--model=resnet"])
 def test_bad_input(bad):
     done = compare(bad)

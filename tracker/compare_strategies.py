@@ -4,8 +4,9 @@
 
 takes the app's flags, and for each number of stddevs measures training without noise, with each
 strategy, and with the table source: step time (interleaved in this process), persistent bytes,
-peak memory (in a fresh process each), nodes of the graph, and seconds of the first call. With
---logdir the table also goes into TensorBoard, as text of a run.
+peak memory (in a fresh process each), nodes of the graph, seconds to build it, and of the first
+call. With --logdir the table also goes into TensorBoard, as text of a run. --graph=v1 measures TF1
+graphs and their sessions, which have no table source.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class Measured:
       ratio: median over blocks of the time relative to no noise in the same round.
       persistent_bytes: held beside the model and the optimizer.
       peak_memory_mb: of a fresh process that trains with it, 10^6 bytes; None if it failed.
-      graph_nodes: of the compiled function, functions that it calls included.
-      first_call_seconds: to trace, optimise and run it once.
+      graph_nodes: of the compiled function, functions that it calls included; of a TF1 graph what a
+        plain step runs, or could.
+      build_seconds: to make data, model and, with --graph=v1, the graph; else the first call does.
+      first_call_seconds: to build, trace, optimise and run it once.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Measured:
     persistent_bytes: int = 0
     peak_memory_mb: float | None = None
     graph_nodes: int = 0
+    build_seconds: float = 0.0
     first_call_seconds: float = 0.0
 
 
@@ -93,19 +97,31 @@ def configured(config: Config, name: str, count: int) -> Config:
     return dataclasses.replace(config, **changes)
 
 
+def contestants(config: Config) -> tuple[str, ...]:
+    """Those that the kind of graph has."""
+    return tuple(n for n in CONTESTANTS if n != "table" or config.graph != "v1")
+
+
+def _assembled(config: Config, noise: bool) -> Any:
+    if config.graph == "v1":
+        from tracker import session
+
+        return session.assemble(config, noise_=noise)
+    from tracker import experiment
+
+    return experiment.assemble(config, noise_=noise)
+
+
 class Contestant:
     """A compiled training loop that can be run for so many steps."""
 
     def __init__(self, config: Config, name: str, count: int):
-        from tracker import experiment as experiment_lib
-
         started = time.perf_counter()
-        self._experiment = experiment_lib.assemble(
-            configured(config, name, count), noise_=name != "none"
-        )
+        self._experiment = _assembled(configured(config, name, count), name != "none")
+        built = time.perf_counter()
         self._iterator = iter(self._experiment.batches())
         self._step = 0
-        self.measured = Measured(name, count)
+        self.measured = Measured(name, count, build_seconds=built - started)
         self.run(1)
         self.measured.first_call_seconds = time.perf_counter() - started
         function = self._experiment.functions.plain_function.get_concrete_function()
@@ -134,11 +150,11 @@ def measure(config: Config, counts: Sequence[int], repeats: int, seconds: float,
       show: called with (blocks done, text).
 
     Returns:
-      `Measured` of each, in the order of `CONTESTANTS` for each count.
+      `Measured` of each, in the order of `contestants` for each count.
     """
     found = []
     for number, count in enumerate(counts):
-        racers = [Contestant(config, name, count) for name in CONTESTANTS]
+        racers = [Contestant(config, name, count) for name in contestants(config)]
         steps = [_block(racer, seconds) for racer in racers]
         times: list[list[float]] = [[] for _ in racers]
         for block in range(repeats):
@@ -195,13 +211,15 @@ def advice(found: Sequence[Measured]) -> list[str]:
         best, *rest = order
         others = ", ".join(f"{m.name} takes {m.ratio / best.ratio - 1:+.0%}" for m in rest)
         lean = min(exact, key=lambda m: (m.persistent_bytes, m.graph_nodes, m.ratio))
-        table = next(m for m in found if m.stddevs == count and m.name == "table")
-        sentences.append(
+        sentence = (
             f"With {count} stddevs {best.name} is fastest ({best.step_ms:.2f} ms a step; "
             f"{others}), {lean.name} holds least ({_bytes(lean.persistent_bytes)}, "
-            f"{lean.graph_nodes:,} nodes); the table source takes "
-            f"{table.ratio / best.ratio - 1:+.0%} for {_bytes(table.persistent_bytes)}."
+            f"{lean.graph_nodes:,} nodes)"
         )
+        for table in (m for m in found if m.stddevs == count and m.name == "table"):
+            taken = f"{table.ratio / best.ratio - 1:+.0%}"
+            sentence += f"; the table source takes {taken} for {_bytes(table.persistent_bytes)}"
+        sentences.append(f"{sentence}.")
     return sentences
 
 
@@ -215,11 +233,12 @@ _COLUMNS = (
     ("stddevs", lambda m: str(m.stddevs)),
     ("noise", lambda m: m.name),
     ("ms/step", lambda m: f"{m.step_ms:.3f}"),
-    ("spread", lambda m: "{:.3f}-{:.3f}".format(*m.step_ms_quartiles)),
+    ("spread", lambda m: "{:.2f}-{:.2f}".format(*m.step_ms_quartiles)),
     ("x none", lambda m: f"{m.ratio:.2f}"),
-    ("held", lambda m: _bytes(m.persistent_bytes)),
+    ("held", lambda m: _bytes(m.persistent_bytes).replace("bytes", "B")),
     ("peak MB", lambda m: "?" if m.peak_memory_mb is None else f"{m.peak_memory_mb:,.0f}"),
     ("nodes", lambda m: f"{m.graph_nodes:,}"),
+    ("build", lambda m: f"{m.build_seconds:.1f} s"),
     ("1st call", lambda m: f"{m.first_call_seconds:.1f} s"),
 )
 
@@ -228,7 +247,7 @@ def table(found: Sequence[Measured]) -> Any:
     """The table for the terminal."""
     import rich.table
 
-    made = rich.table.Table(box=None, pad_edge=False)
+    made = rich.table.Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for title, _ in _COLUMNS:
         made.add_column(title, justify="left" if title == "noise" else "right")
     for one in found:

@@ -135,6 +135,8 @@ def test_another_programs_scopes_are_its_first_two():
     assert scopes.of(op) == "bert/encoder"
     assert scopes.of("gradient_tape/bert/encoder/MatMul:MatMul") == "gradients"
     assert scopes.of("") == scopes.of("Identity_2:Identity") == "other"
+    assert scopes.readable("while/body/_1/while/forward/Add:AddV2") == "forward/Add"
+    assert scopes.readable(op) == op and scopes.readable("void kernel<x>") == "void kernel<x>"
     assert scopes.order(["runtime", "a/b", "noise", "data"]) == ["data", "noise", "a/b", "runtime"]
 
 

@@ -67,6 +67,16 @@ def of(op: str) -> str:
     return "/".join(_PREFIX.sub("", op.partition(":")[0]).split("/")[:-1][:2]) or OTHER
 
 
+def readable(name: str) -> str:
+    """The name of an op of ours as the Graphs tab has it; any other name as it is.
+
+    Args:
+      name: of an execution, as profiles have it.
+    """
+    ours = xplane.is_op(name) and graphs.part(name) is not None
+    return graphs.node_name(name) if ours else name
+
+
 def top(scope: str) -> str:
     """The part that a scope of ours lies in; another program's scope as it is."""
     first = scope.partition("/")[0]

@@ -9,10 +9,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from tracker import captures
+from tracker import captures, scopes
 from tracker.captures import Numbers
 from tracker.profiles import catalog
-from tracker.profiles.report import plain_name
 from tracker.runs import output
 
 Pair = tuple[float, float]
@@ -59,7 +58,7 @@ def _scope_ms(numbers: Numbers) -> dict[str, float]:
 def _op_ms(numbers: Numbers) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, op in numbers.ops.items():
-        shown = plain_name(name, op)
+        shown = scopes.readable(name)
         found[shown] = found.get(shown, 0.0) + op.total_us / 1e3 / len(numbers.steps)
     return found
 

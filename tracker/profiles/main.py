@@ -64,13 +64,15 @@ def _plot(command: argparse.ArgumentParser) -> None:
 def _assert(command: argparse.ArgumentParser) -> None:
     _run(command)
     command.add_argument("--max_step_ms", type=_limit, metavar="MS", help="of the median step")
-    for part in ("input", "host", "noise", "diagnostics", "runtime"):
-        command.add_argument(
-            f"--max_{part}_percent", type=_limit, metavar="PERCENT", help="of the steps' time"
-        )
-    command.add_argument(
-        "--min_device_percent", type=_limit, metavar="PERCENT", help="of the steps' time"
-    )
+    for flag in (
+        "--max_input_percent",
+        "--max_host_percent",
+        "--max_noise_percent",
+        "--max_diagnostics_percent",
+        "--max_runtime_percent",
+        "--min_device_percent",
+    ):
+        command.add_argument(flag, type=_limit, metavar="PERCENT", help="of the steps' time")
 
 
 def _capture(command: argparse.ArgumentParser) -> None:
@@ -81,18 +83,12 @@ def _capture(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--seconds", type=_seconds, default=2.0, help="how long to capture; default: 2"
     )
-    for name, default, help_ in (
-        ("host", 2, "0 nothing, 1 steps, 2 also ops, 3 everything; default: 2"),
-        ("python", 0, "1: also every call of a Python function; default: 0"),
-        ("device", 1, "0: nothing of GPUs; default: 1"),
+    for flag, most, default, help_ in (
+        ("--host_level", 3, 2, "0 nothing, 1 steps, 2 also ops, 3 everything; default: 2"),
+        ("--python_level", 1, 0, "1: also every call of a Python function; default: 0"),
+        ("--device_level", 1, 1, "0: nothing of GPUs; default: 1"),
     ):
-        command.add_argument(
-            f"--{name}_level",
-            type=int,
-            choices=range(4 if name == "host" else 2),
-            default=default,
-            help=help_,
-        )
+        command.add_argument(flag, type=int, choices=range(most + 1), default=default, help=help_)
 
 
 def _limit(text: str) -> float:

@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from tracker import captures, graphs, scopes, xplane, xprof_pages
+from tracker import captures, scopes, xprof_pages
 from tracker.captures import Numbers
 from tracker.profiles import advice, catalog
 from tracker.profiles.listing import span
@@ -49,12 +49,6 @@ def memory_peaks(spaces: dict[str, Any], entry: catalog.Entry) -> dict[str, floa
 def top(numbers: Numbers, most: int) -> list[tuple[str, captures.Op]]:
     """The ops or kernels that take the most time, most first."""
     return sorted(numbers.ops.items(), key=lambda item: -item[1].total_us)[:most]
-
-
-def plain_name(name: str, op: captures.Op) -> str:
-    """The name of an op of ours as the Graphs tab has it; any other name as it is."""
-    ours = xplane.is_op(name) and scopes.top(op.scope) in graphs.PARTS
-    return graphs.node_name(name) if ours else name
 
 
 def _fields(
@@ -168,7 +162,7 @@ def _ops(numbers: Numbers, most: int) -> None:
     print()
     rows = [
         [
-            plain_name(name, op),
+            scopes.readable(name),
             str(op.count),
             f"{op.total_us:,.0f}",
             output.number(100 * op.total_us / total if total else 0.0),

@@ -207,6 +207,7 @@ class Run:
         batch_size: float,
         last_step: int | None = None,
         parameters: int = 0,
+        with_loss: bool = True,
     ) -> None:
         """Opens the run, at its first step or to go on with it in the same process.
 
@@ -216,6 +217,7 @@ class Run:
           batch_size: examples a batch.
           last_step: where it is known.
           parameters: number of trainable parameters.
+          with_loss: whether the loss of a step is known.
         """
         if self.status == "running":
             return
@@ -237,7 +239,7 @@ class Run:
         self._validation: summaries.EventWriter | None = None
         self.recorder = recorder.Recorder(
             self._train, names, [], stddevs, self.config.wur, batch_size, self.config.log_every,
-            last or 0,
+            last or 0, with_loss,
         )  # fmt: skip
         self._names, self._noised = names, instrument.noised
         self._profiler = profiling.Profiler(self.run_dir.train, self._watch.said)
@@ -293,6 +295,11 @@ class Run:
     def due(self, number: int) -> bool:
         """Whether step `number` is a summary step."""
         return self._schedule.is_summary(number)
+
+    def in_window(self, first: int, last: int) -> bool:
+        """Whether a step from `first` to `last` is to be profiled, or the profiler is to stop."""
+        windows = self._windows
+        return self._profiler.active or any(w.start <= last and first < w.stop for w in windows)
 
     @contextlib.contextmanager
     def taking(self, number: int):

@@ -207,7 +207,7 @@ class Adder:
         self.variables: list[tf.Variable] = []
         if strategy == "buffered":
             self.variables = [
-                tf.Variable(tf.zeros(t.variable.shape, _noise_dtype(t)), trainable=False,
+                tf.Variable(tf.zeros(t.variable.shape, _noise_dtype(t.variable)), trainable=False,
                             name=f"noise_buffer_{i}")
                 for i, t in enumerate(self._targets)
             ]  # fmt: skip
@@ -231,12 +231,12 @@ class Adder:
     def _noise(self, target: Target, counter_, stddev, scale) -> tf.Tensor:
         numbers = self.source.draw(target.name, counter_, target.variable.shape)
         stddev = stddev if scale is None else stddev * scale
-        return tf.cast(numbers * stddev, _noise_dtype(target))
+        return as_noise(numbers * stddev, target.variable)
 
     def _scalar(self, counter_, index, scales):
         stddev = self.stddev(index)
         for target, scale in zip(self._targets, scales, strict=True):
-            _add_to(target.variable, self._noise(target, counter_, stddev, scale))
+            add_to(target.variable, self._noise(target, counter_, stddev, scale))
 
     def _routes(self, counter_, index, scales):
         def route(number: int, stddev: float):
@@ -244,7 +244,7 @@ class Adder:
                 with tf.name_scope(f"route_{number}_{tags.number(stddev)}"):
                     chosen = tf.constant(stddev, tf.float32)
                     for target, scale in zip(self._targets, scales, strict=True):
-                        _add_to(target.variable, self._noise(target, counter_, chosen, scale))
+                        add_to(target.variable, self._noise(target, counter_, chosen, scale))
                 return tf.constant(number, tf.int32)
 
             return run
@@ -258,15 +258,20 @@ class Adder:
         stddev = self.stddev(index)
         for target, scale, buffer in zip(self._targets, scales, self.variables, strict=True):
             buffer.assign(self._noise(target, counter_, stddev, scale))
-            _add_to(target.variable, buffer.read_value())
+            add_to(target.variable, buffer.read_value())
 
 
-def _noise_dtype(target: Target) -> tf.DType:
+def _noise_dtype(variable: Any) -> tf.DType:
     """Noise is drawn and added in float32, or in float64 for a float64 variable."""
-    return tf.float64 if tf.as_dtype(target.variable.dtype) == tf.float64 else tf.float32
+    return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
 
 
-def _add_to(variable: Any, noise: tf.Tensor) -> None:
+def as_noise(numbers: tf.Tensor, variable: Any) -> tf.Tensor:
+    """Float32 numbers in the type that noise is added to a variable in."""
+    return tf.cast(numbers, _noise_dtype(variable))
+
+
+def add_to(variable: Any, noise: tf.Tensor) -> None:
     """Adds noise to a variable and applies its constraint again, which noise could break."""
     if noise.dtype == tf.as_dtype(variable.dtype):
         variable.assign_add(noise)

@@ -270,11 +270,11 @@ class Recorder:
         self._span = [0.0, 0, 0]
         values = {}
         if steps and seconds > 0:
-            values = {
+            values = _finite({
                 tags.PERF_STEP_MS: 1e3 * seconds / steps,
                 tags.PERF_STEPS_PER_SECOND: steps / seconds,
                 tags.PERF_EXAMPLES_PER_SECOND: batches * self._batch_size / seconds,
-            }
+            })  # fmt: skip
         values |= _finite({tags.PERF_INPUT_WAIT_MS: row.input_wait * 1e3})
         values[tags.PERF_HOST_MEMORY_MB] = self._process.memory_info().rss / 1e6
         values.update(gpu.usage())

@@ -7,7 +7,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Run": "journal",
-    "Noise": "journal",
+    "TrainStep": "loop",
+    "Noise": "settings",
     "log": "logbook",
     "Image": "logbook",
     "keras": "keras",

@@ -245,8 +245,9 @@ class _Several:
         """Builds the graph of the call."""
         data = self._iterator.get_next_as_optional()
         logs, zeros = self._like(data)
-        vectors = [_array(d, self._most) for d in (tf.float32, tf.int32, tf.bool)]
-        start = Batches(tf.constant(0, tf.int64), *vectors, *zeros[4:])
+        loss, choice, applied = (_array(d, self._most) for d in (tf.float32, tf.int32, tf.bool))
+        none = tf.constant(0, tf.int64)
+        start = zeros._replace(count=none, loss=loss, choice=choice, applied=applied)
         end = tf.constant(self._most, tf.int64)
         if self._at is None:
             logs, done, _ = self._loop(logs, start, data, end)

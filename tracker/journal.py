@@ -6,7 +6,7 @@ values that users log themselves. The directory is made when the first step is a
 that whatever is wrong before leaves nothing behind.
 
     >>> with Run('logdir', 'mine', noise=(0.0, 1e-3)) as run:
-    ...     step = run.wrap(train_step, model.trainable_variables, optimizer)
+    ...     step = TrainStep(run, train_step, model.trainable_variables, optimizer)
     ...     for batch in batches:
     ...         step(batch)
 """
@@ -15,65 +15,30 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import os
-import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tracker import config as config_lib
-from tracker import graphs, profiling, record, recorder, report, rundir, summaries, tags
+from tracker import graphs, profiling, record, recorder, report, rundir, settings, summaries, tags
 from tracker import instrument as instrument_lib
 from tracker import logbook as logbook_lib
 from tracker import resume as resume_lib
-from tracker.config import Config
 from tracker.console import Console
 from tracker.record import Record
 from tracker.schedule import Call, Schedule
+from tracker.settings import Noise
 from tracker.steps import Instrumented, Plain, Result
 from tracker.watch import Watch
+from tracker.windows import Windows
 
 FLUSH_SECONDS = 0.5  # how long what a step returned may wait, unread, to be written
 _UNKNOWN_LAST = 2**62  # of a run whose number of steps is not known
-
-
-@dataclasses.dataclass(frozen=True)
-class Noise:
-    """The noise of every step. The fields are flags of the app, and mean the same.
-
-    Attributes:
-      stddevs: standard deviations to choose from, in units of the weights.
-      seed: of the choices and of the numbers.
-      selector: random, cycle, weighted, anneal, bandit, or module:function.
-      selector_weights: probabilities, for `weighted`.
-      anneal_schedule: linear or neelakantan, for `anneal`.
-      strategy: routes, scalar or buffered.
-      source: stateless or table.
-      distribution: normal or uniform.
-      scale: absolute or relative (to each variable's root mean square).
-      table_size: numbers in the table; 0: from the model's size.
-      variables: regular expression of canonical paths; '' for all trainable variables.
-    """
-
-    stddevs: tuple[float, ...]
-    seed: int = 0
-    selector: str = "random"
-    selector_weights: tuple[float, ...] = ()
-    anneal_schedule: str = "linear"
-    strategy: str = "routes"
-    source: str = "stateless"
-    distribution: str = "normal"
-    scale: str = "absolute"
-    table_size: int = 0
-    variables: str = ""
-
-
-_FLAGS = {"source": "noise_source", "distribution": "noise_distribution", "scale": "noise_scale"}
 
 
 class Run:
@@ -121,7 +86,8 @@ class Run:
         self.noise = noise if isinstance(noise, Noise) or noise is None else Noise(tuple(noise))
         written = {"summary_every": summary_every, "wur": tuple(wur), "log_every": log_every}
         written |= {"wur_variables": wur_variables, "profile_steps": profile_steps}
-        self.config = _config(self.noise, written)
+        self.config = settings.configuration(self.noise, written)
+        self._written = written
         self._windows = config_lib.windows(profile_steps, steps)
         self._logdir, self._name = logdir, name
         self._hparams = dict(hparams or {})
@@ -160,22 +126,6 @@ class Run:
         else:
             self.end("failed", f"{kind.__name__}: {_first_line(error)}")
 
-    def wrap(
-        self,
-        train_step: Callable,
-        variables: Sequence[Any],
-        optimizer: Any = None,
-        model: Any = None,
-        loss: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        """The user's own training step, with noise and measurement around it.
-
-        See `tracker.loop.TrainStep`, whose arguments these are.
-        """
-        from tracker.loop import TrainStep
-
-        return TrainStep(self, train_step, variables, optimizer, model, loss)
-
     def instrument(
         self, trainable: Sequence[Any], paths: Sequence[str]
     ) -> instrument_lib.Instrument:
@@ -197,7 +147,7 @@ class Run:
                 self.config, trainable, paths, self._steps or _UNKNOWN_LAST, self.noise is not None
             )
         except ValueError as error:
-            raise ValueError(_without_dashes(error)) from error
+            raise ValueError(settings.without_dashes(error)) from error
         return made if self.noise else made._replace(adder=None, selector=None)
 
     def begin(
@@ -242,7 +192,9 @@ class Run:
             last or 0, with_loss,
         )  # fmt: skip
         self._names, self._noised = names, instrument.noised
-        self._profiler = profiling.Profiler(self.run_dir.train, self._watch.said)
+        self._captures = Windows(
+            self.run_dir.train, self._train, self._record, self._console, self._watch
+        )
         self._book = logbook_lib.Logbook(self._train, lambda: self.step)
         logbook_lib.opened(self._book)
         self.step, self.status = step, "running"
@@ -265,9 +217,9 @@ class Run:
             self._described = True
         else:
             self.run_dir = rundir.claim(self._logdir, self._name)
-            settings = {f.name: getattr(self.config, f.name) for f in _used(self.noise)}
+            asked = settings.shown(self.config, self.noise, self._written)
             extra = {"parameters": parameters, "made_by": "tracker.Run"}
-            flags = {**settings, **self._hparams}
+            flags = {**asked, **self._hparams}
             self._record = Record.create(self.run_dir, sys.argv, flags, extra)
         self._console = Console(self.run_dir.console_log, quiet=not self._verbose)
         self._watch = Watch(self._console.warn)
@@ -275,20 +227,20 @@ class Run:
         went = f", goes on after step {step:,}{aside}" if step else ""
         self._console.say(f"Run {self.run_dir.name}{went}.")
 
-    def describe(self, function: Any, settings: Mapping[str, Any]) -> None:
+    def describe(self, function: Any, more: Mapping[str, Any]) -> None:
         """Writes what describes a run as a whole, once: its graph and its settings.
 
         Args:
           function: a `ConcreteFunction` of one plain step, for the Graphs tab; None for none.
-          settings: further rows of the text and columns of the HParams tab.
+          more: further rows of the text and columns of the HParams tab.
         """
         if self._described:
             return
         self._described = True
         if function is not None:
             self._train.graph(graphs.step_graph(function).SerializeToString())
-        config = {f.name: getattr(self.config, f.name) for f in _used(self.noise)}
-        self._settings = config | dict(settings) | self._hparams
+        asked = settings.shown(self.config, self.noise, self._written)
+        self._settings = asked | dict(more) | self._hparams
         self._train.summary(0, summaries.text(tags.RUN, report.table(self._settings)))
         self._train.flush()
 
@@ -299,7 +251,7 @@ class Run:
     def in_window(self, first: int, last: int) -> bool:
         """Whether a step from `first` to `last` is to be profiled, or the profiler is to stop."""
         windows = self._windows
-        return self._profiler.active or any(w.start <= last and first < w.stop for w in windows)
+        return self._captures.active or any(w.start <= last and first < w.stop for w in windows)
 
     @contextlib.contextmanager
     def taking(self, number: int):
@@ -308,13 +260,12 @@ class Run:
         Args:
           number: of the (first) step that the call takes.
         """
-        if self._profiler.active and not self._schedule.window(number):
-            self._stop_profile()
         window = self._schedule.window(number)
-        if window and not self._profiler.active and number == window.start:
+        self._captures.after(number - 1, window)
+        if window and not self._captures.active:
             self._read_pending()
-            self._profiler.start()
-        with profiling.step_marker(number) if self._profiler.active else contextlib.nullcontext():
+            self._captures.before(number, window)
+        with profiling.step_marker(number) if self._captures.active else contextlib.nullcontext():
             yield
 
     def plain(self, loss: Any, choice: Any, began: float) -> None:
@@ -414,10 +365,10 @@ class Run:
         self._validation.flush()
 
     def _write_hparams(self, writer: summaries.EventWriter) -> None:
-        settings, self._settings = self._settings, {}
-        if settings:
+        shown, self._settings = self._settings, {}
+        if shown:
             assert self.run_dir is not None
-            writer.summary(0, summaries.hparams(settings, self.run_dir.name, time.time()))
+            writer.summary(0, summaries.hparams(shown, self.run_dir.name, time.time()))
 
     def log(self, step: Any, values: Mapping[str, Any]) -> None:
         """Writes values of one's own; see `tracker.logbook.Logbook.log`."""
@@ -441,7 +392,7 @@ class Run:
             return
         assert self.run_dir is not None
         self._read_pending()
-        self._stop_profile()
+        self._captures.close(self.step)
         self._write_hparams(self._validation or self._train)
         self._train.close()
         if self._validation is not None:
@@ -460,40 +411,11 @@ class Run:
     def _abandoned(self) -> None:
         self.end("failed", "the process ended before the training did")
 
-    def _stop_profile(self) -> None:
-        if self._profiler.active:
-            capture = self._profiler.stop()
-            if capture is not None:
-                kept = [*self._record.fields.get("captures", []), capture.name]
-                self._record.update(captures=kept)
-
 
 def _plain(loss: Sequence[float], choice: Sequence[int], skipped: Sequence[int]) -> Plain:
     return Plain(
         np.array(loss, np.float32), np.array(choice, np.int32), np.array(skipped, np.int64)
     )
-
-
-def _config(noise: Noise | None, written: dict[str, Any]) -> Config:
-    fields = {} if noise is None else dataclasses.asdict(noise)
-    values = {_FLAGS.get(k, k): v for k, v in fields.items()}
-    try:
-        return config_lib.validate(Config(**values, **written))
-    except ValueError as error:
-        raise ValueError(_without_dashes(error)) from error
-
-
-def _used(noise: Noise | None) -> list[Any]:
-    """Fields of a configuration that mean something here."""
-    written = {"summary_every", "wur", "log_every", "wur_variables", "profile_steps"}
-    if noise is not None:
-        written |= {_FLAGS.get(f.name, f.name) for f in dataclasses.fields(noise)}
-    return [f for f in dataclasses.fields(Config) if f.name in written]
-
-
-def _without_dashes(error: ValueError) -> str:
-    """The sentence about a flag, about the argument of the same name."""
-    return re.sub(r"--(?=\w)", "", str(error))
 
 
 def _dtype(variable: Any) -> str:

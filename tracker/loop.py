@@ -1,7 +1,7 @@
 """Noise and measurement for a training loop of one's own, without rewriting it.
 
     >>> with Run('logdir', 'mine', noise=(0.0, 1e-3), summary_every=100) as run:
-    ...     step = run.wrap(train_step, model.trainable_variables, optimizer)
+    ...     step = TrainStep(run, train_step, model.trainable_variables, optimizer)
     ...     for x, y in batches:
     ...         loss = step(x, y)
 

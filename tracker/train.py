@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tracker import captures, graphs, profiling, recorder, report, scopes, summaries, tags
+from tracker import graphs, logbook, profiling, recorder, report, scopes, summaries, tags
 from tracker.checkpoints import Checkpoints
-from tracker.config import Window, checkpoint_interval, steps_per_call
+from tracker.config import checkpoint_interval, steps_per_call
 from tracker.console import Console
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
@@ -34,6 +34,7 @@ from tracker.rundir import RunDir
 from tracker.schedule import Call
 from tracker.steps import Result
 from tracker.watch import Watch
+from tracker.windows import Windows
 
 CALL_SECONDS = 0.5  # how long one call may run, so that Ctrl-C and the progress bar stay lively
 VALIDATION_BATCH = 512
@@ -102,7 +103,7 @@ class _Training:
             experiment.data.validation_batches(VALIDATION_BATCH),
             len(experiment.data.validation_x),
         )
-        self._profiler = profiling.Profiler(run.train, lambda said: self._watch.once(said, said))
+        self._windows = Windows(run.train, self._train, record, console, self._watch)
         if config.profiler_port:
             profiling.serve(config.profiler_port, console.warn)
         self._given = steps_per_call(config.steps_per_call)
@@ -116,9 +117,11 @@ class _Training:
         self._checkpoint_due = time.monotonic() + (self._checkpoint_seconds or math.inf)
         self._schedule = experiment.schedule
         self.outcome = Outcome(step=start.step, validation=list(start.validation))
+        self._book = logbook.Logbook(self._train, lambda: self.outcome.step)
 
     def open(self) -> None:
         """Writes what describes the run as a whole, when it begins."""
+        logbook.opened(self._book)
         experiment = self._experiment
         self.recorder.constants(experiment.steps, self.outcome.step)
         if self.outcome.step:
@@ -139,11 +142,12 @@ class _Training:
         self._validate()
         with self._console.progress(experiment.steps, outcome.step) as show:
             while outcome.step < experiment.steps and outcome.status == "running":
-                self._start_profile()
+                following = outcome.step + 1
+                self._windows.before(following, self._schedule.window(following))
                 most = 1 if profiling.tracing() else self._most  # so that each has its marker
                 call = self._schedule.call(outcome.step, most)
                 result = self._call(iterator, call)
-                self._stop_profile()
+                self._windows.after(outcome.step, self._schedule.window(outcome.step + 1))
                 self._check(result)
                 self._validate()
                 self._checkpoint()
@@ -155,10 +159,10 @@ class _Training:
 
     def close(self) -> None:
         """Leaves everything on disk: events, capture, checkpoint, model, status."""
+        logbook.closed(self._book)
         if self._run.path.exists():
             try:
-                if self._profiler.active:
-                    self._keep(self._profiler.stop())
+                self._windows.close(self.outcome.step)
             finally:
                 self._finish()
         outcome = self.outcome
@@ -189,7 +193,6 @@ class _Training:
             )
 
     _loss = math.nan  # of the last step
-    _window = Window(0, 0)  # of the capture that is going on
 
     def _call(self, iterator: Any, call: Call) -> Result:
         step, functions = self.outcome.step, self._experiment.functions
@@ -230,49 +233,6 @@ class _Training:
         for tag, data in found:
             summary = summaries.histogram(tag, data, place(tag))
             self._train.summary(self.outcome.step, summary)
-
-    def _start_profile(self) -> None:
-        window = self._schedule.window(self.outcome.step + 1)
-        if window and window.start == self.outcome.step + 1:
-            self._window = window
-            self._profiler.start()
-
-    def _stop_profile(self) -> None:
-        if self._profiler.active and not self._schedule.window(self.outcome.step + 1):
-            self._keep(self._profiler.stop())
-
-    def _keep(self, capture: Any) -> None:
-        """Says what was captured and writes its numbers, if XProf will show all of it."""
-        if capture is None:
-            return
-        size = sum(f.stat().length for f in capture.iterdir()) / 1e6
-        first, last = self._window.start, self.outcome.step
-        if last >= first:
-            self._console.say(f"Profiled steps {first} to {last}: {size:.1f} MB (Profile tab).")
-        kept: dict[str, Any] = {"name": capture.name, "megabytes": round(size, 3)}
-        if size > profiling.LARGE_MB:
-            self._watch.once(
-                "large capture",
-                "XProf shows about a million events of a capture and leaves out the rest; profile "
-                "fewer steps at a time.",
-            )
-        else:
-            kept.update(self._measure(capture))
-        self._record.update(captures=[*self._record.fields.get("captures", []), kept])
-
-    def _measure(self, capture: Any) -> dict[str, Any]:
-        """Writes the numbers of a capture; what run.json keeps of it."""
-        try:
-            numbers = captures.numbers(captures.Capture(capture, ()))
-        except captures.CaptureError as error:
-            self._console.warn(str(error))
-            return {}
-        gpus = len(tf.config.list_logical_devices("GPU"))
-        if empty := profiling.emptiness(numbers, gpus):
-            self._watch.once("empty capture", empty)
-        self._train.scalars(self.outcome.step, profiling.figures(numbers))
-        self._train.flush()
-        return profiling.described(numbers)
 
     def _check(self, result: Result) -> None:
         """Ends the run, or warns, if the loss is not a number or nothing is updated any more."""

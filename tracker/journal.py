@@ -98,7 +98,7 @@ class Run:
         self.status = "ready"
         self.step = 0
         self.validations: list[tuple[int, dict[str, float]]] = []
-        self._pending: list[tuple[Any, Any, float, float]] = []
+        self._pending: list[tuple[Any, Any, int, float, float]] = []
         self._described = False
         self._settings: dict[str, Any] = {}
 
@@ -268,19 +268,20 @@ class Run:
         with profiling.step_marker(number) if self._captures.active else contextlib.nullcontext():
             yield
 
-    def plain(self, loss: Any, choice: Any, began: float) -> None:
+    def plain(self, loss: Any, choice: Any, began: float, skipped: int = 0) -> None:
         """Notes a plain step; its tensors are read later, so that a device need not be waited for.
 
         Args:
           loss: scalar tensor; None where it is not known.
           choice: int32 scalar tensor.
           began: seconds since the epoch, when its call began.
+          skipped: batches without an update before it.
         """
         self.step += 1
-        self._pending.append((loss, choice, began, time.time()))
+        self._pending.append((loss, choice, skipped, began, time.time()))
         if len(self._pending) == 1 and not self.recorder.steps:
             self._read_pending()  # the first call compiles, and counts alone
-        elif time.time() - self._pending[0][2] > FLUSH_SECONDS:
+        elif time.time() - self._pending[0][3] > FLUSH_SECONDS:
             self._read_pending()
 
     def unseen(self, steps: int) -> None:
@@ -339,10 +340,10 @@ class Run:
         if not pending:
             return
         losses = [np.nan if p[0] is None else float(p[0]) for p in pending]
-        plain = _plain(losses, [int(p[1]) for p in pending], [0] * len(pending))
+        plain = _plain(losses, [int(p[1]) for p in pending], [p[2] for p in pending])
         result = Result(len(pending), plain, None, False)
         before = self.step - len(pending)
-        self.recorder.call(before, Call(0, len(pending)), result, pending[0][2], pending[-1][3])
+        self.recorder.call(before, Call(0, len(pending)), result, pending[0][3], pending[-1][4])
         self._mark = time.time()
 
     def validation(self, values: Mapping[str, float], step: int | None = None) -> None:

@@ -51,6 +51,7 @@ class Tracker(keras.callbacks.Callback):
         self._followed: Any = None
         self._functions: fitting.Functions | None = None
         self._step = 0
+        self._losses: list[float] = []  # of the batches since the last update
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Checks the model, and compiles anew if it has changed since the last `fit`."""
@@ -120,7 +121,6 @@ class Tracker(keras.callbacks.Callback):
     _batches = 0  # that the optimizer has been given, all told
     _called = 0  # batches of the call that is going on
     _loss = 0.0  # of the last epoch
-    _skipped = 0  # batches without an update since the last one
 
     def _synchronise(self) -> None:
         assert self._functions is not None
@@ -182,28 +182,25 @@ class Tracker(keras.callbacks.Callback):
         """Hands to the run what a call returned: every batch if there is noise, else one."""
         run, functions = self.run, self._functions
         assert functions is not None
-        done = range(int(taken.count)) if run.noise is not None else [at]
-        for i in done:
-            if i >= int(taken.count):
-                return
-            if functions.may_skip and not bool(taken.applied[i]):
-                self._skipped += 1
+        count = int(taken.count)
+        for i in range(count) if run.noise is not None else range(at, min(at + 1, count)):
+            skipped, loss = 0, taken.loss[i]
+            if functions.may_skip and run.noise is not None:
+                self._losses.append(float(loss))
+                if not bool(taken.applied[i]):
+                    continue
+                skipped, loss = len(self._losses) - 1, np.mean(self._losses)
+                self._losses = []
+            elif functions.may_skip and not bool(taken.applied[i]):
                 continue
-            if i == at:
-                if run.noise is None:
-                    self._catch_up(int(taken.number) - 1)
-                run.summary(
-                    float(taken.loss[i]), int(taken.choice[i]), taken.rows.numpy(), began,
-                    float(taken.rate), float(taken.waited), self._reported(),
-                )  # fmt: skip
-            else:
-                run.plain(taken.loss[i], taken.choice[i], began)
-                self._skipped = 0
-
-    def _reported(self) -> int:
-        """Batches without an update before this one, beyond none for each call of its own."""
-        skipped, self._skipped = self._skipped, 0
-        return skipped
+            if i != at:
+                run.plain(loss, taken.choice[i], began, skipped)
+                continue
+            self._catch_up(int(taken.number) - 1)
+            run.summary(
+                float(loss), int(taken.choice[i]), taken.rows.numpy(), began, float(taken.rate),
+                float(taken.waited), skipped,
+            )  # fmt: skip
 
     def _catch_up(self, step: int) -> None:
         """Counts the steps of Keras' own function."""

@@ -86,12 +86,10 @@ def closed(book: Logbook) -> None:
 def log(step: Any, values: Mapping[str, Any]) -> None:
     """Logs into the run that goes on in this process; see `Logbook.log`.
 
-    Raises:
-      RuntimeError: no run goes on.
+    Where none goes on nothing happens, so that a model that logs can be built and used anywhere.
     """
-    if not _open:
-        raise RuntimeError("There is no run to log into: it has not begun, or has ended.")
-    _open[-1].log(step, values)
+    if _open:
+        _open[-1].log(step, values)
 
 
 def _step(step: Any, tag: str) -> int:

@@ -69,6 +69,7 @@ class TrainStep:
         self._counter = None if optimizer is not None else tf.Variable(0, False, dtype=tf.int64)
         self._compiled: dict[Any, tuple[Any, Any]] = {}
         self._ended = 0.0
+        self._losses: list[float] = []  # of the batches since the last update
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Takes one batch."""
@@ -92,16 +93,17 @@ class TrainStep:
     def _note(self, measure: bool, loss, choice, rest, began: float, waited: float) -> None:
         run = self._run
         applied, rows, rate = rest
-        if self._may_skip and not bool(applied):
-            self._skipped = getattr(self, "_skipped", 0) + 1
-            return
+        skipped = 0
+        if self._may_skip:
+            self._losses.append(float(loss))
+            if not bool(applied):
+                return
+            skipped, loss = len(self._losses) - 1, np.mean(self._losses)
+            self._losses = []
         if measure:
-            skipped, self._skipped = getattr(self, "_skipped", 0), 0
-            run.summary(
-                loss.numpy(), choice.numpy(), rows.numpy(), began, float(rate), waited, skipped
-            )
+            run.summary(float(loss), int(choice), rows.numpy(), began, float(rate), waited, skipped)
         else:
-            run.plain(loss, choice, began)
+            run.plain(loss, choice, began, skipped)
 
     def _completes(self) -> bool:
         """Whether the next batch is the last of those that an update is accumulated from."""

@@ -230,7 +230,7 @@ def test_bad_settings_are_one_sentence_and_leave_nothing(tmp_path, message):
 def test_variables_that_cannot_be_measured_are_refused(tmp_path, variable):
     with (
         tracker.Run(tmp_path, "r") as run,
-        pytest.raises(ValueError, match="The variable Variable is of type .*should be of floats"),
+        pytest.raises(ValueError, match=r"The variable Variable is of type .*should be of floats"),
     ):
         tracker.TrainStep(run, lambda: None, [variable])
     assert not list(tmp_path.iterdir())
@@ -238,5 +238,5 @@ def test_variables_that_cannot_be_measured_are_refused(tmp_path, variable):
 
 def test_a_name_that_is_taken_is_refused_at_once(tmp_path):
     train(tmp_path, Problem(), "r")
-    with pytest.raises(ValueError, match="The run r exists in .*resume=True"):
+    with pytest.raises(ValueError, match=r"The run r exists in .*resume=True"):
         tracker.Run(tmp_path, "r")

@@ -65,6 +65,15 @@ class Once:
         model.train_function = cls(model, original, inner, run)
 
 
+def build(model: Any, iterator: Any) -> None:
+    """Builds a model that has no variables yet, for the data that it is about to be given."""
+    import keras
+
+    data = iterator.element_spec
+    x = data[0] if isinstance(data, tuple) else data
+    model(keras.tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x))
+
+
 def functions(
     model: Any, run: Run, before: Functions | None = None, at_random: Any = None
 ) -> Functions:
@@ -99,6 +108,8 @@ class Functions:
             tuple(map(id, self._trainable)), id(optimizer), id(at_random), model.jit_compile,
             model.steps_per_execution, id(model.__dict__.get("train_step")),
         )  # fmt: skip
+        if not optimizer.built:
+            optimizer.build(self._trainable)
         self.instrument = run.instrument(self._trainable, variables.paths(self._trainable, model))
         self.knows_loss = False
         self._forward = bool(getattr(model, "_tracker_forward_only", False))

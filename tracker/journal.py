@@ -106,8 +106,8 @@ class Run:
         rundir.check_logdir(self._logdir)
         if self._name is not None:
             rundir.check_name(self._name)
-            path = rundir.RunDir(_path(self._logdir) / self._name, _path(self._logdir)).path
-            if path.exists() and not self._resume:
+            path = _path(self._logdir) / self._name
+            if (path / "run.json").exists() and not self._resume:
                 raise ValueError(
                     f"The run {self._name} exists in {self._logdir}; continue it with resume=True, "
                     "or choose another name."
@@ -216,7 +216,7 @@ class Run:
             self.validations = list(validations)
             self._described = True
         else:
-            self.run_dir = rundir.claim(self._logdir, self._name)
+            self.run_dir = rundir.claim(self._logdir, self._name, adopt=True)
             asked = settings.shown(self.config, self.noise, self._written)
             extra = {"parameters": parameters, "made_by": "tracker.Run"}
             flags = {**asked, **self._hparams}

@@ -54,7 +54,7 @@ class Tracker(keras.callbacks.Callback):
         self._losses: list[float] = []  # of the batches since the last update
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Checks the model, and compiles anew if it has changed since the last `fit`."""
+        """Checks the model."""
         model = self.model
         if self._followed is not None and model is not self._followed:
             raise ValueError(
@@ -66,26 +66,35 @@ class Tracker(keras.callbacks.Callback):
                 f"The model {model.name} runs eagerly; Tracker measures compiled training: compile "
                 "the model with run_eagerly=False."
             )
-        if not model.built:
-            raise ValueError(f"The model {model.name} is not built: it has no variables yet.")
         self._followed = model
-        self._functions = fitting.functions(model, self.run, self._functions, _at_random(model))
         self._first_epoch: int | None = None
-        self._synchronise()
-        if self.run.status == "running":  # an earlier `fit` ended by an error
-            self.run.read()
-            self.run.step = self._step
+        self._prepared = False
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Counts anew: the last call of an epoch may have had fewer batches."""
         if self._first_epoch is None:
             self._first_epoch = epoch
+        if self._prepared:
+            self._synchronise()
+        elif self.model.built:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes the functions for the model as it is, or keeps those of the last `fit`."""
+        model, run = self.model, self.run
+        self._functions = fitting.functions(model, run, self._functions, _at_random(model))
+        self._prepared = True
         self._synchronise()
+        if run.status == "running":  # an earlier `fit` ended by an error
+            run.read()
+            run.step = self._step
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Puts a function of ours in place, if the next call has something to do for it."""
         functions = self._functions
-        assert functions is not None
+        if functions is None or not self._prepared:  # the model is built by its first batch
+            fitting.Once.install(self.model, self._call)
+            return
         if functions.scaled:
             self._synchronise()
         else:
@@ -150,6 +159,10 @@ class Tracker(keras.callbacks.Callback):
 
     def _call(self, iterator: Any, inner: Callable) -> Any:
         """Runs one call of the training function."""
+        if not self._prepared:
+            fitting.build(self.model, iterator)
+            self._prepare()
+            self._called = self.model.steps_per_execution
         run, functions = self.run, self._functions
         assert functions is not None
         if run.status != "running":

@@ -171,7 +171,9 @@ def check_logdir(logdir: epath.PathLike) -> epath.Path:
     return path
 
 
-def claim(logdir: epath.PathLike, name: str | None = None, default: str = "run") -> RunDir:
+def claim(
+    logdir: epath.PathLike, name: str | None = None, default: str = "run", adopt: bool = False
+) -> RunDir:
     """Makes the directory of a new run, for this process alone.
 
     Of several processes that claim the same name one gets it; without a name each gets its own.
@@ -181,9 +183,11 @@ def claim(logdir: epath.PathLike, name: str | None = None, default: str = "run")
       logdir: the directory of all runs, made if missing; `~` is expanded.
       name: the run's name; None for `YYYYmmdd-HHMMSS-<default>`, with -2, -3, ... if taken.
       default: what an automatic name ends with.
+      adopt: whether a directory that another tool has begun, with nothing in it but `train` and
+        `validation` as Keras' TensorBoard callback makes them, can become the run.
 
     Returns:
-      The claimed run; its directory exists and is empty.
+      The claimed run; its directory exists and is empty, or adopted.
 
     Raises:
       RunExistsError: if the name is taken.
@@ -194,7 +198,7 @@ def claim(logdir: epath.PathLike, name: str | None = None, default: str = "run")
     root = check_logdir(logdir)
     if name is not None:
         run = RunDir(root / name, root)
-        if not _make(run):
+        if not _make(run) and not (adopt and _adopt(run)):
             raise RunExistsError(_taken(run))
         return run
     names = itertools.chain([stamp], (f"{stamp}-{n}" for n in itertools.count(2)))
@@ -211,6 +215,17 @@ def _taken(run: RunDir) -> str:
         f"The directory {run.path} exists but holds no run that --resume={run.name} could "
         "continue; choose another name with --run."
     )
+
+
+def _adopt(run: RunDir) -> bool:
+    """Takes a directory of event files as the run's; of two processes one gets it."""
+    try:
+        if {p.name for p in run.path.iterdir()} - {"train", "validation"}:
+            return False
+        with open(run.console_log, "x"):
+            return True
+    except OSError:
+        return False
 
 
 def _make(run: RunDir) -> bool:

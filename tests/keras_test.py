@@ -232,7 +232,11 @@ def test_noise_is_what_the_app_adds_at_the_same_seed(tmp_path):
         lambda: iter(data), output_signature=app.batches().element_spec
     )
     model.fit(
-        stream, verbose=0, shuffle=False, callbacks=[follow(tmp_path, noise=noise, summary_every=4)]
+        stream,
+        verbose=0,
+        shuffle=False,
+        steps_per_epoch=12,
+        callbacks=[follow(tmp_path, noise=noise, summary_every=4)],
     )
     assert experiments.equal(
         [v.numpy() for v in model.trainable_variables],

@@ -15,6 +15,7 @@ FLAGS = pathlib.Path(__file__).parent.parent / "flags"
 PRESETS = sorted(FLAGS.glob("*.flags"))
 SHORT = {
     "profile": ("--steps=1600",),
+    **dict.fromkeys(("hill_climb", "spsa", "evolution", "random_walk"), ()),
     **dict.fromkeys(("routes", "buffered", "session"), ("--steps=600",)),
 }
 
@@ -88,7 +89,28 @@ def cnn(run, found):
     assert set(conv) == set(dense)
 
 
+def accurate(least):
+    def check(run, found):
+        assert record(run)["results"]["validation/accuracy"] >= least
+
+    return check
+
+
+def climbed(run, found):
+    accurate(0.90)(run, found)
+    kept = list(found["noise/accepted_fraction"].values())
+    assert np.mean(kept[-20:]) < np.mean(kept[1:6])
+
+
+def walked(run, found):
+    assert np.all(np.array(list(found["wur_gradient/sequential/dense/kernel"].values())) == 0)
+
+
 CHECKS = {
+    "random_walk": walked,
+    "hill_climb": climbed,
+    "spsa": accurate(0.85),
+    "evolution": accurate(0.92),
     "quickstart": every_stddev,
     "routes": routes,
     "session": session,

@@ -121,6 +121,20 @@ _string(
     "returning a Keras model; or a path to a .keras file.",
 )
 _string("loss", "A Keras loss by name; auto: cross-entropy for classes, mean squared error else.")
+_choice(
+    "update",
+    config_lib.UPDATES,
+    "What makes the update of a step: the gradient and an optimizer; or no gradient at all: the "
+    "noise alone; the noise if the loss falls; an estimate from two losses, or from a population, "
+    "and an optimizer.",
+)
+_number(
+    "temperature",
+    "Of --update=hill_climb, in units of the loss: a rise of d is kept with probability "
+    "exp(-d/temperature); 0: never.",
+    0.0,
+)
+_integer("population", "Pairs of tries of a step of --update=evolution.", 1)
 _string("optimizer", "A Keras optimizer by class name, any case. Default: adam.")
 flags.DEFINE_float("learning_rate", Config.learning_rate, "Learning rate. Default: 1e-3.")
 _string(

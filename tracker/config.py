@@ -20,6 +20,8 @@ from typing import Any
 from tracker import tags
 
 SELECTORS = ("random", "cycle", "weighted", "anneal", "bandit")
+UPDATES = ("gradient", "random_walk", "hill_climb", "spsa", "evolution")
+ESTIMATORS = ("spsa", "evolution")  # rules that estimate a gradient for an optimizer
 WUR_KINDS = ("update", "norm_change")
 DEFAULT_STEPS = 3000
 
@@ -43,6 +45,9 @@ class Config:
     # Model and update rule.
     model: str = "mlp"
     loss: str = "auto"
+    update: str = "gradient"
+    temperature: float = 0.0  # of hill_climb
+    population: int = 16  # of evolution, pairs
     optimizer: str | None = None  # None: adam, or what a compiled model brings
     learning_rate: float | None = None  # None: 1e-3, or what a compiled model brings
     optimizer_args: str = ""
@@ -99,6 +104,7 @@ def validate(config: Config) -> Config:
     """
     _check_stddevs(config)
     _check_selector(config)
+    _check_update(config)
     if config.steps is not None and config.epochs is not None:
         raise ValueError(f"--steps={config.steps} and --epochs={config.epochs:g}: give one of them")
     if config.epochs is not None and not 0 < config.epochs < math.inf:
@@ -205,6 +211,33 @@ def _check_profiling(config: Config) -> None:
                 f"--profiler_port={config.profiler_port}: cannot be listened on "
                 f"({error.strerror}); should be a free port"
             ) from error
+
+
+def _check_update(config: Config) -> None:
+    """Checks what belongs to some update rules only."""
+    rule = config.update
+    for flag, default, wanted in (
+        ("temperature", 0.0, ("hill_climb",)),
+        ("population", 16, ("evolution",)),
+        ("optimizer", None, ("gradient", *ESTIMATORS)),
+        ("learning_rate", None, ("gradient", *ESTIMATORS)),
+        ("optimizer_args", "", ("gradient", *ESTIMATORS)),
+    ):
+        value = getattr(config, flag)
+        if value != default and rule not in wanted:
+            raise ValueError(
+                f"--{flag}={value} with --update={rule}: only --update={', '.join(wanted)} uses it"
+            )
+    if rule not in ESTIMATORS:
+        return
+    if 0.0 in config.stddevs:
+        raise ValueError(
+            f"--stddevs={_joined(config.stddevs)} with --update={rule}: 0 perturbs nothing, so "
+            "nothing is learned from it; should be more than 0"
+        )
+    if config.selector == "bandit" or config.noise_scale == "relative":
+        flag = "selector=bandit" if config.selector == "bandit" else "noise_scale=relative"
+        raise ValueError(f"--{flag} with --update={rule}: should be another; this is not built")
 
 
 def _joined(values: tuple[float, ...]) -> str:

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from tracker import config as config_lib
 from tracker import data as data_lib
+from tracker import gradient_free, models, updates, variables
 from tracker import instrument as instrument_lib
-from tracker import models, updates, variables
 from tracker import steps as steps_lib
 from tracker.checkpoints import Checkpoints
 from tracker.config import Config
@@ -45,7 +45,7 @@ class Experiment:
     steps: int
     data: data_lib.Data
     model: keras.Model
-    rule: updates.Gradient
+    rule: Any
     instrument: instrument_lib.Instrument
     schedule: Schedule
     functions: steps_lib.Steps
@@ -101,9 +101,9 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     compiled = model.optimizer if model.compiled else None
     optimizer = _optimizer(config, compiled)
     loss_name = models.prepare(model, data.x[:2], data.y[:2], data.classes, config.loss, optimizer)
-    rule = updates.Gradient(model, model.optimizer)
     paths = variables.paths(model.trainable_variables, model)
     around = instrument_lib.build(config, model.trainable_variables, paths, total, noise_)
+    rule = _rule(config, model, around)
     body = steps_lib.Body(model, rule, around, stop=config.on_nonfinite == "stop")
     kind, every = config_lib.checkpoint_interval(config.checkpoint_every)
     schedule = Schedule(
@@ -129,6 +129,21 @@ def _configure_devices(config: Config) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
+
+
+def _rule(config: Config, model: keras.Model, around: instrument_lib.Instrument) -> Any:
+    """The update rule."""
+    if config.update == "random_walk":
+        return gradient_free.RandomWalk(model)
+    if config.update == "hill_climb":
+        return gradient_free.HillClimb(model, config.temperature, config.seed)
+    adder = around.adder
+    if config.update == "gradient" or adder is None:
+        return updates.Gradient(model, model.optimizer)
+    parts = model, model.optimizer, around.targets, adder.source
+    if config.update == "spsa":
+        return gradient_free.Spsa(*parts)
+    return gradient_free.Evolution(*parts, config.population)
 
 
 def _optimizer(config: Config, compiled: Any) -> Any:

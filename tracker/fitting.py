@@ -187,7 +187,7 @@ class Functions:
         """One batch, in the graph."""
         done, rate = self._counter(), self._rate()
 
-        def take():
+        def take(choice):
             logs, loss, gradients = self._train_step(data)
             if self._at_random is not None:
                 self._at_random.apply()

@@ -47,11 +47,13 @@ class Stepped(NamedTuple):
       taken: the update.
       choice: int32 scalar, index of the chosen stddev; 0 where there is no noise.
       rows: float64 [variables, fields of wur.Measured]; None where nothing was measured.
+      accepted: bool scalar, whether the step was kept.
     """
 
     taken: Taken
     choice: Any
     rows: Any
+    accepted: Any
 
 
 class Instrument(NamedTuple):
@@ -82,35 +84,59 @@ class Instrument(NamedTuple):
         """What strategy and noise source hold beside the model."""
         return [] if self.adder is None else [*self.adder.variables, *self.adder.source.variables]
 
+    def stddev(self, choice: tf.Tensor) -> tf.Tensor:
+        """The stddev of an index, a float32 scalar; 0 without noise."""
+        return tf.constant(0.0) if self.adder is None else self.adder.stddev(choice)
+
     def selector_variables(self) -> list[tf.Variable]:
         """What the selector remembers from step to step."""
         return [] if self.selector is None else list(self.selector.variables)
 
     def step(
-        self, number: tf.Tensor, take: Callable[[], Taken], planned: Any, measure: bool
+        self,
+        number: tf.Tensor,
+        take: Callable[[Any], Taken],
+        planned: Any,
+        measure: bool,
+        perturbs: bool = False,
+        accepts: Callable[[Taken], tf.Tensor] | None = None,
     ) -> Stepped:
         """Takes one step, inside a compiled function.
 
         Args:
           number: int64 scalar, of the step.
-          take: makes the update.
+          take: makes the update, given the index of the stddev if `perturbs`, else None.
           planned: int32 scalar, what a selector of the user's chose on the host; else unused.
           measure: whether the step is instrumented.
+          perturbs: whether the update itself uses the step's stddev; no noise is added after it.
+          accepts: says after the noise whether the step is kept; if not, the variables that got
+            noise are put back as they were, bit for bit.
         """
         scales = self._scales()
         if measure:
             with tf.name_scope("diagnostics/before"):
                 before = [_read(v) for v in self.measured]
-        taken = take()
+        choice = self._choose(number, tf.constant(0.0), planned) if perturbs else None
+        taken = take(choice)
         if measure:
             with tf.name_scope("diagnostics/between"):
                 middle = [_read(v) for v in self.measured]
-        choice = self._noise(number, taken, planned, scales)
+        kept = [_read(t.variable) for t in self.targets] if accepts is not None else []
+        if choice is None:
+            choice = self._choose(number, taken.loss, planned)
+            self._add(number, taken, choice, scales)
+        proposed, accepted = None, tf.constant(True)
+        if accepts is not None:
+            if measure:
+                with tf.name_scope("diagnostics/proposed"):
+                    proposed = [_read(v) for v in self.measured]
+            accepted = accepts(taken)
+            _if(tf.logical_not(accepted), lambda: self._put_back(kept))
         rows = None
         if measure:
             with tf.name_scope("diagnostics"):
-                rows = self._measure(before, middle, taken.gradients, choice)
-        return Stepped(taken, choice, rows)
+                rows = self._measure(before, middle, taken.gradients, choice, proposed, perturbs)
+        return Stepped(taken, choice, rows, accepted)
 
     def _scales(self) -> list[tf.Tensor] | None:
         if not self.relative:
@@ -118,26 +144,33 @@ class Instrument(NamedTuple):
         with tf.name_scope("noise/scale"):
             return [noise.rms(t.variable) for t in self.targets]
 
-    def _noise(self, number, taken: Taken, planned, scales) -> tf.Tensor:
-        adder, selector = self.adder, self.selector
-        if adder is None or selector is None:
+    def _choose(self, number, loss, planned) -> tf.Tensor:
+        selector = self.selector
+        if self.adder is None or selector is None:
             return tf.constant(0)
         with tf.name_scope("noise/selector"):
-            choice = planned
-            if selector.choose is not None:
-                choice = selector.choose(number, taken.loss)
+            return planned if selector.choose is None else selector.choose(number, loss)
+
+    def _add(self, number, taken: Taken, choice, scales) -> None:
+        adder = self.adder
+        if adder is None:
+            return
         with tf.name_scope("noise"):
             _if(taken.applied, lambda: adder.add(number, choice, scales))
-        return choice
 
-    def _measure(self, before, middle, gradients, choice) -> tf.Tensor:
-        targets = {id(t.variable) for t in self.targets}
+    def _put_back(self, kept: Sequence[tf.Tensor]) -> None:
+        for target, value in zip(self.targets, kept, strict=True):
+            target.variable.assign(value)
+
+    def _measure(self, before, middle, gradients, choice, proposed, perturbs) -> tf.Tensor:
+        targets = set() if perturbs else {id(t.variable) for t in self.targets}
         after = [
             _read(v) if id(v) in targets else m for v, m in zip(self.measured, middle, strict=True)
         ]
         found = [gradients.get(id(v)) for v in self.measured]
-        noised = tf.constant(False) if self.adder is None else self.adder.stddev(choice) > 0
-        return wur.measure(before, middle, after, found, noised, self.relative)
+        return wur.measure(
+            before, middle, after, found, self.stddev(choice) > 0, self.relative, proposed
+        )
 
 
 def build(

@@ -157,7 +157,7 @@ class TrainStep:
         rate = self._rate()
         done = self._done()
 
-        def take():
+        def take(choice):
             with tf.name_scope("forward"):
                 result, gradients = self._user(self._optimizer, args, kwargs)
             loss = self._loss(result)

@@ -207,7 +207,7 @@ class Adder:
         self.variables: list[tf.Variable] = []
         if strategy == "buffered":
             self.variables = [
-                tf.Variable(tf.zeros(t.variable.shape, _noise_dtype(t.variable)), trainable=False,
+                tf.Variable(tf.zeros(t.variable.shape, noise_dtype(t.variable)), trainable=False,
                             name=f"noise_buffer_{i}")
                 for i, t in enumerate(self._targets)
             ]  # fmt: skip
@@ -261,14 +261,14 @@ class Adder:
             add_to(target.variable, buffer.read_value())
 
 
-def _noise_dtype(variable: Any) -> tf.DType:
+def noise_dtype(variable: Any) -> tf.DType:
     """Noise is drawn and added in float32, or in float64 for a float64 variable."""
     return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
 
 
 def as_noise(numbers: tf.Tensor, variable: Any) -> tf.Tensor:
     """Float32 numbers in the type that noise is added to a variable in."""
-    return tf.cast(numbers, _noise_dtype(variable))
+    return tf.cast(numbers, noise_dtype(variable))
 
 
 def add_to(variable: Any, noise: tf.Tensor) -> None:

@@ -32,6 +32,7 @@ class Recorder:
       log_every: of the scalars that every step has.
       last_step: of the run; it is logged in any case.
       with_loss: whether the loss of a step is known.
+      judged: whether a step can be taken back; the share that is kept is reported then.
 
     Attributes:
       log_every: may be changed while the run goes on.
@@ -53,7 +54,10 @@ class Recorder:
         log_every: int = 1,
         last_step: int = 0,
         with_loss: bool = True,
+        judged: bool = False,
     ):
+        self._judged = judged
+        self._accepted = np.zeros([2, 2], np.int64)  # kept and all: in the run, since a summary
         self._with_loss = with_loss
         self._writer = writer
         self._names = list(names)
@@ -111,7 +115,7 @@ class Recorder:
     def _plain(self, step: int, result: Result, span: range, began: float, each: float) -> int:
         """Writes the scalars of plain steps; returns of how many."""
         plain = result.plain
-        self._count(*(a[span.start : span.stop] for a in plain))
+        self._count(plain, slice(span.start, span.stop))
         index = np.arange(span.start, span.stop)
         number = step + index + 1
         index = index[(number % self.log_every == 0) | np.isin(number, (1, self._last_step))]
@@ -136,7 +140,7 @@ class Recorder:
     ) -> None:
         plain, wall_time = result.plain, began + (i + 1) * each
         span = slice(i, i + 1)
-        self._count(plain.loss[span], plain.choice[span], plain.skipped[span])
+        self._count(plain, span)
         values = {tag: float(column[0]) for tag, column in self._columns(plain, [i]).items()}
         if number % self.log_every and number not in (1, self._last_step):
             values = {}
@@ -186,10 +190,19 @@ class Recorder:
             self.overhead.add(result, logged, seconds, *host)
         self._warm.add(kind)
 
-    def _count(self, loss: np.ndarray, choice: np.ndarray, skipped: np.ndarray) -> None:
+    def accepted_fraction(self) -> float | None:
+        """Share of all steps that were kept; None where every step is."""
+        kept, steps = self._accepted[0]
+        return float(kept / steps) if self._judged and steps else None
+
+    def _count(self, plain: Plain, span: slice) -> None:
         """Adds up, over steps in order, what is reported on summary steps and at the end."""
+        loss, choice, skipped = plain.loss[span], plain.choice[span], plain.skipped[span]
         if not len(loss):
             return
+        if self._judged:
+            kept = plain.accepted[span]
+            self._accepted += np.array([np.count_nonzero(kept), len(kept)])
         if self._stddevs:
             self.counts += np.bincount(choice, minlength=len(self.counts))
         self.skipped += int(skipped.sum())
@@ -227,6 +240,9 @@ class Recorder:
         for i, name in enumerate(self._names):
             values |= self._variable(i, name, ratios)
         values |= self._loss_changes()
+        if self._judged:
+            values[tags.NOISE_ACCEPTED] = self._accepted[1, 0] / self._accepted[1, 1]
+            self._accepted[1] = 0
         values |= self._performance(row)
         self._bad_losses = 0
         return values
@@ -241,6 +257,7 @@ class Recorder:
                 tags.wur_gradient(name): ratios.gradient[i],
                 tags.wur_noise(name): ratios.noise[i] if self._stddevs else np.nan,
                 tags.wur_touched(name): ratios.touched[i],
+                tags.wur_proposed(name): ratios.proposed[i],
             }
         if "norm_change" in self._kinds:
             values[tags.norm_change(name)] = ratios.norm_change[i]

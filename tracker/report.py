@@ -46,11 +46,14 @@ class Outcome:
 def settings(experiment: Experiment) -> dict[str, Any]:
     """The configuration with what is in force where it was left open."""
     optimizer = experiment.rule.optimizer
+    used = {} if optimizer is None else {
+        "optimizer": type(optimizer).__name__,
+        "learning_rate": float(experiment.rule.learning_rate()),
+    }  # fmt: skip
     return dataclasses.asdict(experiment.config) | {
         "steps": experiment.steps,
         "loss": experiment.loss_name,
-        "optimizer": type(optimizer).__name__,
-        "learning_rate": float(experiment.rule.learning_rate()),
+        **used,
     }
 
 
@@ -113,6 +116,8 @@ def results(
             found[f"best/{metric}"], found[f"best/{metric}_step"] = top[1], top[0]
     if recorder.seconds:
         found["steps_per_second"] = recorder.steps / recorder.seconds
+    if (kept := recorder.accepted_fraction()) is not None:
+        found["accepted_fraction"] = kept
     if recorder.skipped:
         found["skipped_batches"] = recorder.skipped
     if missing:
@@ -133,6 +138,8 @@ def closing_table(experiment: Experiment, recorder: Recorder, outcome: Outcome) 
     if recorder.seconds:
         rate = recorder.steps / recorder.seconds
         table.add_row("speed", f"{rate:,.0f} steps/s, {1e3 / rate:.2f} ms a step")
+    if (kept := recorder.accepted_fraction()) is not None:
+        table.add_row("steps kept", f"{kept:.0%}")
     if recorder.skipped:
         table.add_row("batches without an update", f"{recorder.skipped:,}")
     if outcome.missing:

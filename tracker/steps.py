@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tracker import wur
 from tracker.instrument import Instrument, Taken
-from tracker.updates import Gradient, Update
+from tracker.updates import Update
 
 
 class Body(NamedTuple):
@@ -34,7 +34,7 @@ class Body(NamedTuple):
     """
 
     model: Any
-    rule: Gradient
+    rule: Any
     instrument: Instrument
     stop: bool = True
 
@@ -46,11 +46,13 @@ class Plain(NamedTuple):
       loss: float32, on the weights before the step; the mean over the step's batches.
       choice: int32, index of the chosen stddev.
       skipped: int64, batches without an update before the step's own.
+      accepted: bool, whether the step was kept; None where every step is.
     """
 
     loss: Any
     choice: Any
     skipped: Any
+    accepted: Any = None
 
 
 class Instrumented(NamedTuple):
@@ -186,13 +188,19 @@ class _One(NamedTuple):
 def _one_step(body: Body, iterator, step, done, planned, metric_names) -> _One:
     """One step after `step + done`; instrumented if there are metric names to report."""
     measure = metric_names is not None
-    selector = body.instrument.selector
+    selector, rule = body.instrument.selector, body.rule
     plan = None if selector is None or selector.planned is None else tf.gather(planned, done)
+    number = step + done + 1
+
+    def accepts(taken: Taken):
+        return rule.accepts(*taken.details.batch, taken.loss, number)
+
     stepped = body.instrument.step(
-        step + done + 1, lambda: _update(body, iterator, measure), plan, measure
-    )
+        number, lambda choice: _update(body, iterator, number, choice, measure), plan, measure,
+        rule.perturbs, accepts if rule.judges else None,
+    )  # fmt: skip
     taken, details = stepped.taken, stepped.taken.details
-    plain = Plain(taken.loss, stepped.choice, details.skipped)
+    plain = Plain(taken.loss, stepped.choice, details.skipped, stepped.accepted)
     if not measure:
         return _One(plain, None, taken.applied)
     with tf.name_scope("diagnostics"):
@@ -214,7 +222,7 @@ class _Details(NamedTuple):
     rate: tf.Tensor | None
 
 
-def _update(body: Body, iterator, timed: bool) -> Taken:
+def _update(body: Body, iterator, number, choice, timed: bool) -> Taken:
     """The update of one step: of one batch, or of as many as it takes to move the weights."""
     rate = None
     if timed:
@@ -222,7 +230,8 @@ def _update(body: Body, iterator, timed: bool) -> Taken:
             rate = body.rule.learning_rate()
     start = body.rule.updates_done() if body.rule.may_skip else None
     batch, started, waited = _next(iterator, timed)
-    first = body.rule.update(*batch)
+    stddev = None if choice is None else body.instrument.stddev(choice)
+    first = body.rule.update(*batch, number, stddev)
     if start is None:
         details = _Details(first.outputs, batch, tf.constant(0, tf.int64), started, waited, rate)
         return Taken(first.loss, _by_variable(body.rule, first), None, details)
@@ -243,7 +252,7 @@ def _update(body: Body, iterator, timed: bool) -> Taken:
     return Taken(total / tf.cast(batches, tf.float32), {}, applied, details)
 
 
-def _by_variable(rule: Gradient, update: Update) -> dict[int, Any]:
+def _by_variable(rule: Any, update: Update) -> dict[int, Any]:
     return {id(v): g for v, g in zip(rule.trainable, update.gradients, strict=True)}
 
 
@@ -300,7 +309,8 @@ def _array(dtype, size, shape=()):
 
 def _start(size):
     """State of a call before its first step: done, ok, stuck, and a vector for each of `Plain`."""
-    arrays = Plain(_array(tf.float32, size), _array(tf.int32, size), _array(tf.int64, size))
+    types = tf.float32, tf.int32, tf.int64, tf.bool
+    arrays = Plain(*(_array(t, size) for t in types))
     return tf.constant(0, tf.int64), tf.constant(True), tf.constant(False), arrays
 
 

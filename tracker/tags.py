@@ -16,6 +16,7 @@ LOSS = "loss"
 LEARNING_RATE = "learning_rate"
 NOISE_STDDEV = "noise/stddev"
 NOISE_CHOICE = "noise/choice"
+NOISE_ACCEPTED = "noise/accepted_fraction"
 WUR_ALL_RATIO = "wur_all/ratio"
 WUR_ALL_LOG10 = "wur_all/log10"
 WUR_ALL_OUT_OF_BAND = "wur_all/out_of_band"
@@ -59,6 +60,7 @@ _DESCRIPTIONS = {
     LEARNING_RATE: "Learning rate that the step used, dimensionless.",
     NOISE_STDDEV: "Standard deviation of the noise added in the step, in units of the weights.",
     NOISE_CHOICE: "Index of the chosen stddev in the list of stddevs, from 0.",
+    NOISE_ACCEPTED: "Share of the steps since the last summary step that were kept, 0 to 1.",
     WUR_ALL_RATIO: "Weight-update ratio of all variables as one vector, dimensionless.",
     WUR_ALL_LOG10: "Histogram over variables of log10 of the non-zero, finite ratios.",
     WUR_ALL_OUT_OF_BAND: "Number of variables whose ratio is outside 1e-4 to 1e-2.",
@@ -102,6 +104,9 @@ _FAMILIES = {
     "wur_gradient": "Part of the ratio that the update rule made, before noise, dimensionless.",
     "wur_noise": "Part of the ratio that the noise made, as applied, dimensionless.",
     "wur_touched": "Weight-update ratio over the rows that the batch touched, dimensionless.",
+    "wur_proposed": (
+        "Weight-update ratio of what the step proposed, kept or taken back, dimensionless."
+    ),
     "norm_change": "|‖after‖₂ − ‖before‖₂| / ‖before‖₂ of the variable, dimensionless.",
     "weight_norm": "‖before‖₂ of the variable, in units of the weights.",
     "update_norm": "‖after − before‖₂ of the variable, in units of the weights.",
@@ -134,6 +139,11 @@ def wur_noise(variable: str) -> str:
 def wur_touched(variable: str) -> str:
     """Tag of the ratio over the rows of an embedding that the batch touched."""
     return f"wur_touched/{variable}"
+
+
+def wur_proposed(variable: str) -> str:
+    """Tag of the ratio of the update that a step proposed, whether it was kept or not."""
+    return f"wur_proposed/{variable}"
 
 
 def norm_change(variable: str) -> str:

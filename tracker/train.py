@@ -96,7 +96,7 @@ class _Training:
         self.recorder = recorder.Recorder(
             self._train, experiment.instrument.names, experiment.functions.metric_names,
             config.stddevs, config.wur, experiment.examples_a_batch, config.log_every,
-            experiment.steps,
+            experiment.steps, judged=experiment.rule.judges,
         )  # fmt: skip
         self._evaluate = Evaluation(
             experiment.model,
@@ -324,7 +324,8 @@ class _Training:
         """Writes model.keras whole or not at all; averaged weights are put in as `fit` does."""
         model, path = self._experiment.model, self._run.model_keras
         temporary = path.parent / f".{path.name}.part.keras"
-        self._experiment.rule.optimizer.finalize_variable_values(model.trainable_variables)
+        if self._experiment.rule.optimizer is not None:
+            self._experiment.rule.optimizer.finalize_variable_values(model.trainable_variables)
         try:
             model.save(os.fspath(temporary))
             os.replace(temporary, path)

@@ -91,7 +91,14 @@ class Gradient:
     Args:
       model: a built Keras model, compiled with its loss.
       optimizer: built on `model.trainable_variables` when given here, if it was not yet.
+
+    Attributes:
+      perturbs: False; the step's stddev is chosen after the update, for the noise.
+      judges: False; every update is kept.
     """
+
+    perturbs = False
+    judges = False
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer):
         self._model = model
@@ -124,8 +131,15 @@ class Gradient:
         """The rate that the next update uses, float32 scalar."""
         return tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
 
-    def update(self, x: Any, y: Any) -> Update:
-        """Applies the update of one batch, inside a compiled function."""
+    def update(
+        self, x: Any, y: Any, number: tf.Tensor | None = None, stddev: tf.Tensor | None = None
+    ) -> Update:
+        """Applies the update of one batch, inside a compiled function.
+
+        Args:
+          x, y: the batch.
+          number, stddev: of the step; a gradient depends on neither.
+        """
         with tf.GradientTape() as tape:
             with tf.name_scope("forward"):
                 outputs = self._model(x, training=True)

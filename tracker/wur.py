@@ -50,6 +50,7 @@ class Measured(NamedTuple):
     touched_before: Any  # ‖before‖₂ over the touched rows
     touched_update: Any  # ‖after − before‖₂ over the touched rows
     touched_rows: Any  # number of touched rows
+    proposed: Any  # ‖proposal − before‖₂ of a rule that judges its steps; NaN for others
 
     @classmethod
     def from_rows(cls, rows: np.ndarray) -> Measured:
@@ -65,6 +66,7 @@ class Ratios(NamedTuple):
     noise: np.ndarray
     norm_change: np.ndarray
     touched: np.ndarray
+    proposed: np.ndarray
     undefined: np.ndarray  # bool: before was zero and the update changed it
 
 
@@ -98,7 +100,9 @@ def norm(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(largest, tf.float64) * tf.sqrt(tf.cast(squares, tf.float64))
 
 
-def measure(before, middle, after, gradients, noised=None, relative=False) -> tf.Tensor:
+def measure(
+    before, middle, after, gradients, noised=None, relative=False, proposed=None
+) -> tf.Tensor:
     """Measures one step, inside the graph.
 
     Args:
@@ -108,6 +112,8 @@ def measure(before, middle, after, gradients, noised=None, relative=False) -> tf
       gradients: for each variable its gradient (a tensor, an IndexedSlices, or None).
       noised: scalar bool tensor, whether the noise of the step was other than zero (default: yes).
       relative: whether noise scales with the variable, so that one of zeros gets none.
+      proposed: each variable as a step proposed it that may have been taken back since; None where
+        steps are not judged.
 
     Returns:
       float64 [variables, fields of `Measured`], one tensor so that it costs one transfer.
@@ -131,7 +137,12 @@ def measure(before, middle, after, gradients, noised=None, relative=False) -> tf
         if m is not a:
             noise = tf.where(some, size, zero), tf.where(some, _count(tf.equal(a, m)), zero)
         touched = _touched(triples[i].old, triples[i].new, g)
-        rows.append(tf.stack([size, *_swallowed(b, m, g), *noise, nonfinite[i], *touched]))
+        proposal = tf.constant(np.nan, tf.float64)
+        if proposed is not None:
+            proposal = norm(_wide(proposed[i]) - triples[i].old)
+            noise = (zero, zero)  # what was taken back was not swallowed
+        row = [size, *_swallowed(b, m, g), *noise, nonfinite[i], *touched, proposal]
+        rows.append(tf.stack(row))
     return tf.concat([norms, tf.stack(rows)], axis=1)
 
 
@@ -241,6 +252,7 @@ def ratios(measured: Measured) -> Ratios:
         _divide(measured.noise, before),
         _divide(np.abs(measured.after - before), before),
         _divide(measured.touched_update, measured.touched_before),
+        _divide(measured.proposed, before),
         (before == 0) & (measured.update > 0),
     )
 

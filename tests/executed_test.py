@@ -100,7 +100,7 @@ class _WithNorm:
 class _TwoRoutes(noise.Adder):
     """An adder that runs a second route at every step."""
 
-    def add(self, step, index, scales=None):
+    def add(self, step, index, scales=None, values=None):
         super().add(step, index, scales)
         super().add(step, (index + 1) % 3, scales)
 

@@ -212,7 +212,13 @@ class Adder:
                 for i, t in enumerate(self._targets)
             ]  # fmt: skip
 
-    def add(self, step: tf.Tensor, index: tf.Tensor, scales: Sequence[tf.Tensor] | None = None):
+    def add(
+        self,
+        step: tf.Tensor,
+        index: tf.Tensor,
+        scales: Sequence[tf.Tensor] | None = None,
+        values: Sequence[tf.Tensor] | None = None,
+    ) -> None:
         """Adds the noise of one step, inside a compiled function.
 
         Args:
@@ -220,9 +226,13 @@ class Adder:
           index: int32 scalar, which stddev.
           scales: a float32 scalar for each target that multiplies its stddev (the RMS of the
             variable, for relative noise), or None for 1.
+          values: what each target is now, where somebody keeps that: it is not copied then.
         """
-        if self._targets:
-            self._add(counter(step), index, scales or [None] * len(self._targets))
+        if not self._targets:
+            return
+        nothing = [None] * len(self._targets)
+        added = zip(self._targets, scales or nothing, values or nothing, strict=True)
+        self._add(counter(step), index, list(added))
 
     def stddev(self, index: tf.Tensor) -> tf.Tensor:
         """The chosen stddev, a float32 scalar."""
@@ -233,18 +243,19 @@ class Adder:
         stddev = stddev if scale is None else stddev * scale
         return as_noise(numbers * stddev, target.variable)
 
-    def _scalar(self, counter_, index, scales):
+    def _scalar(self, counter_, index, added):
         stddev = self.stddev(index)
-        for target, scale in zip(self._targets, scales, strict=True):
-            add_to(target.variable, self._noise(target, counter_, stddev, scale))
+        for target, scale, value in added:
+            add_to(target.variable, self._noise(target, counter_, stddev, scale), value)
 
-    def _routes(self, counter_, index, scales):
+    def _routes(self, counter_, index, added):
         def route(number: int, stddev: float):
             def run():
                 with tf.name_scope(f"route_{number}_{tags.number(stddev)}"):
                     chosen = tf.constant(stddev, tf.float32)
-                    for target, scale in zip(self._targets, scales, strict=True):
-                        add_to(target.variable, self._noise(target, counter_, chosen, scale))
+                    for target, scale, value in added:
+                        noise = self._noise(target, counter_, chosen, scale)
+                        add_to(target.variable, noise, value)
                 return tf.constant(number, tf.int32)
 
             return run
@@ -254,11 +265,11 @@ class Adder:
         branches = [route(i, s) for i, s in enumerate(self._stddevs)]
         cond_v2.indexed_case(index, branches, name="route", lower_using_switch_merge=False)
 
-    def _buffered(self, counter_, index, scales):
+    def _buffered(self, counter_, index, added):
         stddev = self.stddev(index)
-        for target, scale, buffer in zip(self._targets, scales, self.variables, strict=True):
+        for (target, scale, value), buffer in zip(added, self.variables, strict=True):
             buffer.assign(self._noise(target, counter_, stddev, scale))
-            add_to(target.variable, buffer.read_value())
+            add_to(target.variable, buffer.read_value(), value)
 
 
 def noise_dtype(variable: Any) -> tf.DType:
@@ -271,13 +282,21 @@ def as_noise(numbers: tf.Tensor, variable: Any) -> tf.Tensor:
     return tf.cast(numbers, noise_dtype(variable))
 
 
-def add_to(variable: Any, noise: tf.Tensor) -> None:
-    """Adds noise to a variable and applies its constraint again, which noise could break."""
-    if noise.dtype == tf.as_dtype(variable.dtype):
-        variable.assign_add(noise)
+def add_to(variable: Any, noise: tf.Tensor, value: tf.Tensor | None = None) -> None:
+    """Adds noise to a variable and applies its constraint again, which noise could break.
+
+    Args:
+      variable: of floats.
+      noise: from `as_noise`.
+      value: the variable's value, if somebody keeps it: to add in place would copy it first.
+    """
+    if noise.dtype != tf.as_dtype(variable.dtype):
+        wide = tf.cast(tf.convert_to_tensor(variable), noise.dtype)
+        variable.assign(tf.cast(wide + noise, variable.dtype))
+    elif value is not None:
+        variable.assign(value + noise)
     else:
-        value = tf.cast(tf.convert_to_tensor(variable), noise.dtype)
-        variable.assign(tf.cast(value + noise, variable.dtype))
+        variable.assign_add(noise)
     constraint = getattr(variable, "constraint", None)
     if constraint is not None:
         variable.assign(constraint(tf.convert_to_tensor(variable)))

@@ -36,7 +36,7 @@ def test_a5_no_step_is_the_one_that_the_run_is_at_and_large_ones_are_kept(book, 
 
 @pytest.mark.parametrize("step", [3.0, [1, 2], -1, "3", np.float32(2), tf.constant([1])], ids=str)
 def test_a5_what_is_no_step_is_refused_by_the_name_of_the_tag(book, tmp_path, step):
-    with pytest.raises(ValueError, match="step of mine is .*should be an integer from 0"):
+    with pytest.raises(ValueError, match=r"step of mine is .*should be an integer from 0"):
         book.log(step, {"mine": 0.5})
     assert values(epath.Path(tmp_path)) == {}
 

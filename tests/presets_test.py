@@ -106,7 +106,14 @@ def walked(run, found):
     assert np.all(np.array(list(found["wur_gradient/sequential/dense/kernel"].values())) == 0)
 
 
+def swallowed(run, found):
+    assert set(found["wur_all/unchanged_fraction"].values()) == {1.0}
+    assert set(found["wur_gradient/sequential/dense/kernel"].values()) == {0.0}
+    assert "left bit-identical" in (run / "console.log").read_text()
+
+
 CHECKS = {
+    "swallowed_update": swallowed,
     "random_walk": walked,
     "hill_climb": climbed,
     "spsa": accurate(0.85),

@@ -122,6 +122,17 @@ _string(
 )
 _string("loss", "A Keras loss by name; auto: cross-entropy for classes, mean squared error else.")
 _choice(
+    "precision",
+    config_lib.PRECISIONS,
+    "Keras' dtype policy for the model: mixed_ computes in the lower precision and keeps float32 "
+    "variables.",
+)
+flags.DEFINE_bool(
+    "jit_compile",
+    Config.jit_compile,
+    "Compile the update by XLA; noise and diagnostics stay outside of it.",
+)
+_choice(
     "update",
     config_lib.UPDATES,
     "What makes the update of a step: the gradient and an optimizer; or no gradient at all: the "
@@ -190,6 +201,11 @@ _choice(
 )
 _integer("table_size", "Numbers in the table of --noise_source=table; 0: from the model's size.")
 _string("variables", "Regular expression over variable paths: which variables get noise.")
+_choice(
+    "sparse_noise",
+    ("all", "touched"),
+    "Rows that get noise of a variable whose gradient is sparse (an embedding).",
+)
 _integer(
     "summary_every",
     "Steps between summary steps, on which WUR and the other diagnostics are "

@@ -20,6 +20,7 @@ from typing import Any
 from tracker import tags
 
 SELECTORS = ("random", "cycle", "weighted", "anneal", "bandit")
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16", "bfloat16")
 UPDATES = ("gradient", "random_walk", "hill_climb", "spsa", "evolution")
 ESTIMATORS = ("spsa", "evolution")  # rules that estimate a gradient for an optimizer
 WUR_KINDS = ("update", "norm_change")
@@ -45,6 +46,8 @@ class Config:
     # Model and update rule.
     model: str = "mlp"
     loss: str = "auto"
+    precision: str = "float32"
+    jit_compile: bool = False
     update: str = "gradient"
     temperature: float = 0.0  # of hill_climb
     population: int = 16  # of evolution, pairs
@@ -66,6 +69,7 @@ class Config:
     noise_scale: str = "absolute"
     table_size: int = 0  # 0: from the model's size
     variables: str = ""
+    sparse_noise: str = "all"  # rows of a variable with a sparse gradient; or touched
     # What is written, and when.
     summary_every: int = 50
     histogram_every: int = 0
@@ -228,6 +232,11 @@ def _check_update(config: Config) -> None:
             raise ValueError(
                 f"--{flag}={value} with --update={rule}: only --update={', '.join(wanted)} uses it"
             )
+    if config.sparse_noise == "touched" and rule != "gradient":
+        raise ValueError(
+            f"--sparse_noise=touched with --update={rule}: only a gradient touches some rows and "
+            "not others; should be all"
+        )
     if rule not in ESTIMATORS:
         return
     if 0.0 in config.stddevs:

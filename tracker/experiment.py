@@ -8,8 +8,10 @@ Everything that can be wrong with a configuration is found here, before anything
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -97,14 +99,20 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     data = data_lib.load(config.dataset, config.seed, config.validation_fraction, config.label)
     total = config_lib.resolved_steps(config, len(data.x))
     windows = config_lib.profile_windows(config, total)
-    model = models.make(config.model, data.input_shape, data.classes, config.seed)
+    with _precision(config.precision):
+        model = models.make(config.model, data.input_shape, data.classes, config.seed)
     compiled = model.optimizer if model.compiled else None
     optimizer = _optimizer(config, compiled)
     loss_name = models.prepare(model, data.x[:2], data.y[:2], data.classes, config.loss, optimizer)
     paths = variables.paths(model.trainable_variables, model)
     around = instrument_lib.build(config, model.trainable_variables, paths, total, noise_)
     rule = _rule(config, model, around)
-    body = steps_lib.Body(model, rule, around, stop=config.on_nonfinite == "stop")
+    if around.touched and rule.may_skip:
+        raise ValueError(
+            "--sparse_noise=touched: the optimizer accumulates gradients or scales the loss, so "
+            "that the rows of one batch are not those of the update; should be all"
+        )
+    body = steps_lib.Body(model, rule, around, config.on_nonfinite == "stop", config.jit_compile)
     kind, every = config_lib.checkpoint_interval(config.checkpoint_every)
     schedule = Schedule(
         steps=total,
@@ -119,6 +127,17 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
         config, total, data, model, rule, around, schedule, steps_lib.Steps(body, spec),
         loss_name,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _precision(name: str) -> Iterator[None]:
+    """Keras' global dtype policy, while a model is made; its layers keep it."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _configure_devices(config: Config) -> None:

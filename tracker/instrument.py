@@ -66,6 +66,7 @@ class Instrument(NamedTuple):
       measured: the variables that an instrumented step measures.
       names: their canonical paths, in model order.
       relative: whether stddevs are relative to each target's RMS before the step.
+      touched: whether of variables with a sparse gradient only its rows get noise.
     """
 
     adder: noise.Adder | None
@@ -74,6 +75,7 @@ class Instrument(NamedTuple):
     measured: Sequence[Any]
     names: Sequence[str] = ()
     relative: bool = False
+    touched: bool = False
 
     @property
     def noised(self) -> list[str]:
@@ -156,7 +158,16 @@ class Instrument(NamedTuple):
         if adder is None:
             return
         with tf.name_scope("noise"):
-            _if(taken.applied, lambda: adder.add(number, choice, scales, values))
+            rows = self._rows(taken) if self.touched else None
+            _if(taken.applied, lambda: adder.add(number, choice, scales, values, rows))
+
+    def _rows(self, taken: Taken) -> list[tf.Tensor | None]:
+        """Of each target the rows of its gradient, each once; None for all."""
+        found = [taken.gradients.get(id(t.variable)) for t in self.targets]
+        return [
+            tf.unique(tf.reshape(g.indices, [-1]))[0] if isinstance(g, tf.IndexedSlices) else None
+            for g in found
+        ]
 
     def _known(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
         """Of each variable that gets noise the value, where that was read to be measured."""
@@ -174,7 +185,14 @@ class Instrument(NamedTuple):
         ]
         found = [gradients.get(id(v)) for v in self.measured]
         return wur.measure(
-            before, middle, after, found, self.stddev(choice) > 0, self.relative, proposed
+            before,
+            middle,
+            after,
+            found,
+            self.stddev(choice) > 0,
+            self.relative,
+            proposed,
+            self.touched,
         )
 
 
@@ -204,6 +222,7 @@ def build(
         [trainable[i] for i in measured],
         [paths[i] for i in measured],
         config.noise_scale == "relative",
+        config.sparse_noise == "touched" and noise_,
     )
 
 

@@ -31,12 +31,14 @@ class Body(NamedTuple):
       rule: the update rule.
       instrument: the noise after the update, and what is measured.
       stop: whether to end a call at the first loss that is not finite.
+      jit: whether the update is compiled by XLA; noise and diagnostics never are.
     """
 
     model: Any
     rule: Any
     instrument: Instrument
     stop: bool = True
+    jit: bool = False
 
 
 class Plain(NamedTuple):
@@ -231,14 +233,15 @@ def _update(body: Body, iterator, number, choice, timed: bool) -> Taken:
     start = body.rule.updates_done() if body.rule.may_skip else None
     batch, started, waited = _next(iterator, timed)
     stddev = None if choice is None else body.instrument.stddev(choice)
-    first = body.rule.update(*batch, number, stddev)
+    update = _compiled(body, timed or body.instrument.touched)
+    first = update(*batch, number, stddev)
     if start is None:
         details = _Details(first.outputs, batch, tf.constant(0, tf.int64), started, waited, rate)
         return Taken(first.loss, _by_variable(body.rule, first), None, details)
 
     def one(batches, applied, total):
-        update = body.rule.update(*_next(iterator, False)[0])
-        return batches + 1, body.rule.updates_done() > start, total + update.loss
+        more = update(*_next(iterator, False)[0], number, stddev)
+        return batches + 1, body.rule.updates_done() > start, total + more.loss
 
     batches, applied, total = tf.while_loop(
         lambda batches, applied, total: ~applied & (batches < body.rule.most_skipped),
@@ -252,7 +255,21 @@ def _update(body: Body, iterator, number, choice, timed: bool) -> Taken:
     return Taken(total / tf.cast(batches, tf.float32), {}, applied, details)
 
 
+def _compiled(body: Body, whole: bool):
+    """The rule's update, by XLA if asked; of plain steps nothing but the loss leaves it then."""
+    if not body.jit:
+        return body.rule.update
+
+    def update(x, y, number, stddev):
+        made = body.rule.update(x, y, number, stddev)
+        return made if whole else made._replace(outputs=None, gradients=None)
+
+    return tf.function(update, jit_compile=True, autograph=False)
+
+
 def _by_variable(rule: Any, update: Update) -> dict[int, Any]:
+    if update.gradients is None:
+        return {}
     return {id(v): g for v, g in zip(rule.trainable, update.gradients, strict=True)}
 
 

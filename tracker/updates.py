@@ -23,12 +23,13 @@ class Update(NamedTuple):
     Attributes:
       loss: float32 scalar, on the weights before the update.
       outputs: what the model returned for the batch.
-      gradients: one for each trainable variable: a tensor, an IndexedSlices, or None.
+      gradients: one for each trainable variable: a tensor, an IndexedSlices, or None; None where
+        they were not kept.
     """
 
     loss: tf.Tensor
     outputs: Any
-    gradients: list[Any]
+    gradients: list[Any] | None
 
 
 def optimizer_names() -> list[str]:

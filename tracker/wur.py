@@ -101,7 +101,7 @@ def norm(x: tf.Tensor) -> tf.Tensor:
 
 
 def measure(
-    before, middle, after, gradients, noised=None, relative=False, proposed=None
+    before, middle, after, gradients, noised=None, relative=False, proposed=None, touched=False
 ) -> tf.Tensor:
     """Measures one step, inside the graph.
 
@@ -112,6 +112,7 @@ def measure(
       gradients: for each variable its gradient (a tensor, an IndexedSlices, or None).
       noised: scalar bool tensor, whether the noise of the step was other than zero (default: yes).
       relative: whether noise scales with the variable, so that one of zeros gets none.
+      touched: whether of variables with a sparse gradient only its rows got noise.
       proposed: each variable as a step proposed it that may have been taken back since; None where
         steps are not judged.
 
@@ -136,13 +137,14 @@ def measure(
         noise = (zero, zero)
         if m is not a:
             noise = tf.where(some, size, zero), tf.where(some, _count(tf.equal(a, m)), zero)
-        touched = _touched(triples[i].old, triples[i].new, g)
         proposal = tf.constant(np.nan, tf.float64)
         if proposed is not None:
             proposal = norm(_wide(proposed[i]) - triples[i].old)
-            noise = (zero, zero)  # what was taken back was not swallowed
-        row = [size, *_swallowed(b, m, g), *noise, nonfinite[i], *touched, proposal]
-        rows.append(tf.stack(row))
+        if proposed is not None or (touched and isinstance(g, tf.IndexedSlices)):
+            noise = (zero, zero)  # what was taken back, or got none, was not swallowed
+        by_rows = _touched(triples[i].old, triples[i].new, g)
+        counts = [size, *_swallowed(b, m, g), *noise, nonfinite[i]]
+        rows.append(tf.stack([*counts, *by_rows, proposal]))
     return tf.concat([norms, tf.stack(rows)], axis=1)
 
 

@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from tracker import tags, variables
 from tracker import wur as wur_lib
-from tracker.v1 import updates
 from tracker.v1.noise import noised_in
+from tracker.v1.updates import Mark, Updated, find, operations_after
 
 _FIELD = {name: i for i, name in enumerate(wur_lib.Measured._fields)}
 
@@ -68,7 +68,7 @@ class WeightUpdateRatio:
         self._kinds = tuple(kinds)
 
     def __enter__(self) -> WeightUpdateRatio:
-        self._mark = updates.Mark.here(self._label)
+        self._mark = Mark.here(self._label)
         with self._scope(""):
             self.record = tf.compat.v1.placeholder_with_default(False, [], name="record")
         return self
@@ -81,7 +81,7 @@ class WeightUpdateRatio:
     ) -> None:
         if error is not None:
             return
-        found = updates.find(self._mark, self._label)
+        found = find(self._mark, self._label)
         self.train = found.train
         chosen = self._chosen(found.updated)
         with self._mark.graph.as_default(), tf.control_dependencies(None):
@@ -96,7 +96,7 @@ class WeightUpdateRatio:
             f"{self._name}/{part}".rstrip("/") + "/"
         )  # entered again, not numbered
 
-    def _chosen(self, updated: Sequence[updates.Updated]) -> list[updates.Updated]:
+    def _chosen(self, updated: Sequence[Updated]) -> list[Updated]:
         names = variables.paths([u.variable for u in updated])
         found = variables.matching(names, self._pattern)
         if not found:
@@ -107,7 +107,7 @@ class WeightUpdateRatio:
         self.names = [names[i] for i in found]
         return [updated[i] for i in found]
 
-    def _rows(self, chosen: Sequence[updates.Updated]) -> list[tf.Tensor]:
+    def _rows(self, chosen: Sequence[Updated]) -> list[tf.Tensor]:
         """One row of `wur.measure` for each variable, so that each can be fetched alone."""
         noised = noised_in(self._mark.graph, self._mark.operations)
         # All reads come first: what is added to the graph from here on is not part of the update.
@@ -130,10 +130,10 @@ class WeightUpdateRatio:
                 )  # fmt: skip
         return rows
 
-    def _middle(self, chosen: Sequence[updates.Updated], noised: Any) -> list[tf.Tensor | None]:
+    def _middle(self, chosen: Sequence[Updated], noised: Any) -> list[tf.Tensor | None]:
         """Each variable between optimizer and noise; None for one that gets none."""
         operations = self._mark.graph.get_operations()[self._mark.operations :]
-        later = {id(n.update): updates.after(n.update, operations) for n in noised.values()}
+        later = {id(n.update): operations_after(n.update, operations) for n in noised.values()}
         result: list[tf.Tensor | None] = []
         for one in chosen:
             noise = noised.get(id(one.variable))
@@ -145,7 +145,7 @@ class WeightUpdateRatio:
                 result.append(self._read_before(one, writes))
         return result
 
-    def _read_before(self, one: updates.Updated, writes: Sequence[tf.Operation]) -> tf.Tensor:
+    def _read_before(self, one: Updated, writes: Sequence[tf.Operation]) -> tf.Tensor:
         """A read that the writes wait for."""
         if one.sparse:
             read = tf.cond(
@@ -158,7 +158,7 @@ class WeightUpdateRatio:
             op._add_control_input(read.op)
         return read
 
-    def _kept(self, one: updates.Updated, read: tf.Tensor) -> tf.Tensor:
+    def _kept(self, one: Updated, read: tf.Tensor) -> tf.Tensor:
         """What was read, or the error of a run in which it was not."""
         if not one.sparse:
             return read

@@ -118,7 +118,7 @@ def find(mark: Mark, label: str) -> Found:
     return Found(_last(block, roots, label), tuple(updated))
 
 
-def after(start: tf.Operation, operations: Iterable[tf.Operation]) -> set[tf.Operation]:
+def operations_after(start: tf.Operation, operations: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Of operations in creation order those that run after `start`, itself included."""
     return _descendants([start], operations)
 

@@ -133,6 +133,13 @@ flags.DEFINE_bool(
     "Compile the update by XLA; noise and diagnostics stay outside of it.",
 )
 _choice(
+    "distribute",
+    ("none", "mirrored"),
+    "Replicas of the model, each of which takes its part of every batch: one on each GPU, or on "
+    "each logical CPU device.",
+)
+_integer("logical_cpus", "Logical devices to divide the CPU into, to try --distribute.", 1)
+_choice(
     "update",
     config_lib.UPDATES,
     "What makes the update of a step: the gradient and an optimizer; or no gradient at all: the "

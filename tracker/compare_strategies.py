@@ -271,7 +271,7 @@ def main(argv: Sequence[str]) -> int:
         config = config_lib.validate(app_flags.config_from_flags())
         counts = _counts(_STDDEV_COUNTS.value)
         sys.path.insert(0, os.getcwd())
-        quiet.import_tensorflow()
+        quiet.import_tensorflow(config.logical_cpus)
         # TensorFlow takes the contestants' step functions for one that is traced again and again.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         if _MEMORY_OF.value:

@@ -48,6 +48,8 @@ class Config:
     loss: str = "auto"
     precision: str = "float32"
     jit_compile: bool = False
+    distribute: str = "none"
+    logical_cpus: int = 1
     update: str = "gradient"
     temperature: float = 0.0  # of hill_climb
     population: int = 16  # of evolution, pairs

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tracker import config as config_lib
 from tracker import data as data_lib
-from tracker import gradient_free, models, updates, variables
+from tracker import distribution, gradient_free, models, updates, variables
 from tracker import instrument as instrument_lib
 from tracker import steps as steps_lib
 from tracker.checkpoints import Checkpoints
@@ -99,20 +99,26 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     data = data_lib.load(config.dataset, config.seed, config.validation_fraction, config.label)
     total = config_lib.resolved_steps(config, len(data.x))
     windows = config_lib.profile_windows(config, total)
-    with _precision(config.precision):
-        model = models.make(config.model, data.input_shape, data.classes, config.seed)
-    compiled = model.optimizer if model.compiled else None
-    optimizer = _optimizer(config, compiled)
+    replicas = distribution.make(config.distribute)
+    _check_batches(config, len(data.x), replicas.count)
+    with replicas.scope():
+        with _precision(config.precision):
+            model = models.make(config.model, data.input_shape, data.classes, config.seed)
+        compiled = model.optimizer if model.compiled else None
+        optimizer = _optimizer(config, compiled)
     loss_name = models.prepare(model, data.x[:2], data.y[:2], data.classes, config.loss, optimizer)
     paths = variables.paths(model.trainable_variables, model)
     around = instrument_lib.build(config, model.trainable_variables, paths, total, noise_)
-    rule = _rule(config, model, around)
+    with replicas.scope():
+        rule = _rule(config, model, around, replicas)
     if around.touched and rule.may_skip:
         raise ValueError(
             "--sparse_noise=touched: the optimizer accumulates gradients or scales the loss, so "
             "that the rows of one batch are not those of the update; should be all"
         )
-    body = steps_lib.Body(model, rule, around, config.on_nonfinite == "stop", config.jit_compile)
+    body = steps_lib.Body(
+        model, rule, around, config.on_nonfinite == "stop", config.jit_compile, replicas
+    )
     kind, every = config_lib.checkpoint_interval(config.checkpoint_every)
     schedule = Schedule(
         steps=total,
@@ -141,6 +147,11 @@ def _precision(name: str) -> Iterator[None]:
 
 
 def _configure_devices(config: Config) -> None:
+    cpus = len(tf.config.list_logical_devices("CPU"))
+    if config.logical_cpus not in (1, cpus):
+        raise ValueError(
+            f"--logical_cpus={config.logical_cpus}: TensorFlow began with {cpus} in this process"
+        )
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return
@@ -150,19 +161,34 @@ def _configure_devices(config: Config) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def _rule(config: Config, model: keras.Model, around: instrument_lib.Instrument) -> Any:
+def _rule(
+    config: Config,
+    model: keras.Model,
+    around: instrument_lib.Instrument,
+    replicas: distribution.Replicas,
+) -> Any:
     """The update rule."""
     if config.update == "random_walk":
-        return gradient_free.RandomWalk(model)
+        return gradient_free.RandomWalk(model, replicas)
     if config.update == "hill_climb":
-        return gradient_free.HillClimb(model, config.temperature, config.seed)
+        return gradient_free.HillClimb(model, config.temperature, config.seed, replicas)
     adder = around.adder
     if config.update == "gradient" or adder is None:
-        return updates.Gradient(model, model.optimizer)
+        return updates.Gradient(model, model.optimizer, replicas)
     parts = model, model.optimizer, around.targets, adder.source
     if config.update == "spsa":
-        return gradient_free.Spsa(*parts)
-    return gradient_free.Evolution(*parts, config.population)
+        return gradient_free.Spsa(*parts, replicas)
+    return gradient_free.Evolution(*parts, config.population, replicas)
+
+
+def _check_batches(config: Config, examples: int, replicas: int) -> None:
+    """Refuses batches with fewer examples than there are replicas."""
+    last = examples % config.batch_size or config.batch_size
+    if last < replicas:
+        raise ValueError(
+            f"--batch_size={config.batch_size}: the last batch of an epoch has {last} examples for "
+            f"{replicas} replicas; should leave as many or more"
+        )
 
 
 def _optimizer(config: Config, compiled: Any) -> Any:

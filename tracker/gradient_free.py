@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tracker import noise
+from tracker import distribution, noise
 from tracker.updates import Update
 
 _BETWEEN_PAIRS = 2**40  # counter blocks, more than any variable draws
@@ -42,8 +42,9 @@ class RandomWalk:
     accumulates = 1
     most_skipped = 0
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model, replicas: distribution.Replicas | None = None):
         self._model = model
+        self._replicas = replicas or distribution.Replicas()
         self.trainable = list(model.trainable_variables)
         self._counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="steps_done")
         self.variables = [self._counter]
@@ -56,18 +57,26 @@ class RandomWalk:
         """NaN: there is none."""
         return tf.constant(math.nan, tf.float32)
 
-    def update(self, x: Any, y: Any, number: tf.Tensor, stddev: tf.Tensor | None) -> Update:
+    def update(
+        self, x: Any, y: Any, number: tf.Tensor, stddev: tf.Tensor | None, gather: bool = True
+    ) -> Update:
         """The loss of one batch on the weights as they are."""
-        loss, outputs = self.loss(x, y)
+        loss, outputs = self.loss(x, y, gather)
         self._counter.assign_add(1)
         return Update(loss, outputs, [None] * len(self.trainable))
 
-    def loss(self, x: Any, y: Any) -> tuple[tf.Tensor, Any]:
-        """Loss (float32 scalar) and outputs for a batch; the model is not changed by it."""
+    def loss(self, x: Any, y: Any, gather: bool = False) -> tuple[tf.Tensor, Any]:
+        """Loss (float32 scalar) and outputs (if wanted) for a batch; the model is not changed."""
+        loss, outputs, _ = self._replicas.run(self._local, (x, y), gather)
+        return tf.cast(loss, tf.float32), outputs
+
+    def _local(self, batch: Any, weight: tf.Tensor | None) -> tuple[tf.Tensor, Any, None]:
+        """What one replica does with its part of the batch."""
+        x, y = batch
         with tf.name_scope("forward"):
             outputs = self._model(x, training=False)
             loss = self._model.compute_loss(x=x, y=y, y_pred=outputs, training=False)
-        return tf.cast(loss, tf.float32), outputs
+            return distribution.weighted(loss, self._model.losses, weight), outputs, None
 
 
 class HillClimb(RandomWalk):
@@ -88,8 +97,14 @@ class HillClimb(RandomWalk):
 
     judges = True
 
-    def __init__(self, model: keras.Model, temperature: float = 0.0, seed: int = 0):
-        super().__init__(model)
+    def __init__(
+        self,
+        model: keras.Model,
+        temperature: float = 0.0,
+        seed: int = 0,
+        replicas: distribution.Replicas | None = None,
+    ):
+        super().__init__(model, replicas)
         self._temperature = temperature
         self._key = noise.key(seed, "metropolis")
 
@@ -131,8 +146,9 @@ class _Estimator(RandomWalk):
         optimizer: keras.optimizers.Optimizer,
         targets: Sequence[noise.Target],
         source: noise.Source,
+        replicas: distribution.Replicas | None = None,
     ):
-        super().__init__(model)
+        super().__init__(model, replicas)
         self.optimizer = optimizer
         self._targets = list(targets)
         self._source = source
@@ -144,28 +160,32 @@ class _Estimator(RandomWalk):
         """The rate that the next update uses, float32 scalar."""
         return tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
 
-    def update(self, x: Any, y: Any, number: tf.Tensor, stddev: tf.Tensor | None) -> Update:
+    def update(
+        self, x: Any, y: Any, number: tf.Tensor, stddev: tf.Tensor | None, gather: bool = True
+    ) -> Update:
         """Makes the update of one batch.
 
         Args:
           x, y: the batch.
           number: of the step, int64.
           stddev: of the perturbations, float32 scalar, more than 0.
+          gather: whether outputs are wanted.
 
         Returns:
           The mean loss over the tries, the outputs of the first, and the estimates.
         """
         kept = [tf.identity(t.variable.value) for t in self._targets]
-        loss, outputs, estimates = self._estimate(x, y, number, stddev, kept)
+        loss, outputs, estimates = self._estimate(x, y, number, stddev, kept, gather)
         for target, value in zip(self._targets, kept, strict=True):
             target.variable.assign(value)
         self._counter.assign_add(1)
         with tf.name_scope("update"):
-            self.optimizer.apply(estimates, [t.variable for t in self._targets])
+            variables = [t.variable for t in self._targets]
+            self._replicas.apply(self.optimizer, estimates, variables)
         known = {id(t.variable): g for t, g in zip(self._targets, estimates, strict=True)}
         return Update(loss, outputs, [known.get(id(v)) for v in self.trainable])
 
-    def _estimate(self, x, y, number, stddev, kept) -> tuple[Any, Any, list[tf.Tensor]]:
+    def _estimate(self, x, y, number, stddev, kept, gather) -> tuple[Any, Any, list[tf.Tensor]]:
         raise NotImplementedError
 
     def _numbers(self, target: noise.Target, number, pair) -> tf.Tensor:
@@ -174,7 +194,7 @@ class _Estimator(RandomWalk):
         numbers = self._source.draw(target.name, at, target.variable.shape)
         return tf.cast(numbers, noise.noise_dtype(target.variable))
 
-    def _losses(self, x, y, number, stddev, kept, pair) -> tuple[tf.Tensor, Any]:
+    def _losses(self, x, y, number, stddev, kept, pair, gather=False) -> tuple[tf.Tensor, Any]:
         """Losses on the weights plus and minus one perturbation, float32 [2], and outputs."""
         found, outputs = [], None
         for sign in (1.0, -1.0):
@@ -185,7 +205,7 @@ class _Estimator(RandomWalk):
                         sign * stddev, numbers.dtype
                     )
                     target.variable.assign(tf.cast(moved, target.variable.dtype))
-            loss, outputs_ = self.loss(x, y)
+            loss, outputs_ = self.loss(x, y, gather and outputs is None)
             outputs = outputs_ if outputs is None else outputs
             found.append(loss)
         return tf.stack(found), outputs
@@ -200,9 +220,9 @@ class Spsa(_Estimator):
     same; for normal z the product is the unbiased form.
     """
 
-    def _estimate(self, x, y, number, stddev, kept):
+    def _estimate(self, x, y, number, stddev, kept, gather):
         zero = tf.constant(0, tf.int64)
-        losses, outputs = self._losses(x, y, number, stddev, kept, zero)
+        losses, outputs = self._losses(x, y, number, stddev, kept, zero, gather)
         slope = (losses[0] - losses[1]) / (2.0 * stddev)
         with tf.name_scope("estimate"):
             drawn = [self._numbers(t, number, zero) for t in self._targets]
@@ -222,15 +242,16 @@ class Evolution(_Estimator):
 
     Args:
       pairs: how many pairs of tries.
-      model, optimizer, targets, source: as for every estimator.
+      model, optimizer, targets, source, replicas: as for every estimator.
     """
 
-    def __init__(self, model, optimizer, targets, source, pairs: int):
-        super().__init__(model, optimizer, targets, source)
+    def __init__(self, model, optimizer, targets, source, pairs: int, replicas=None):
+        super().__init__(model, optimizer, targets, source, replicas)
         self._pairs = pairs
 
-    def _estimate(self, x, y, number, stddev, kept):
-        losses, outputs = self._losses(x, y, number, stddev, kept, tf.constant(0, tf.int64))
+    def _estimate(self, x, y, number, stddev, kept, gather):
+        first = tf.constant(0, tf.int64)
+        losses, outputs = self._losses(x, y, number, stddev, kept, first, gather)
         array = tf.TensorArray(tf.float32, self._pairs, element_shape=[2]).write(0, losses)
 
         def one(pair, array):

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from tracker import app_flags, quiet, rundir
+from tracker import app_flags, quiet, record, rundir
 from tracker import config as config_lib
 from tracker.console import Console
 from tracker.record import Record
@@ -73,19 +73,19 @@ def _begun() -> _Ready:
     rundir.check_logdir(app_flags.LOGDIR.value)
     if app_flags.RUN.value:
         rundir.check_name(app_flags.RUN.value)
-    quiet.import_tensorflow()
+    quiet.import_tensorflow(config.logical_cpus)
     experiment = _traced(_assembled(config))
     default = f"{_word(config.dataset)}-{_word(config.model)}"
     run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
     run.flags_txt.write_text(app_flags.flags_text(config))
     extra = {"steps": experiment.steps, "parameters": experiment.parameters}
-    record = Record.create(run, sys.argv, dataclasses.asdict(config), extra)
+    created = Record.create(run, sys.argv, dataclasses.asdict(config), extra)
     line = (
         f"Run {run.name}: {config.model} ({experiment.parameters:,} parameters) on "
         f"{config.dataset}, {experiment.steps:,} steps, {len(config.stddevs)} stddevs by "
         f"{config.strategy}."
     )
-    return _Ready(experiment, run, record, line=line)
+    return _Ready(experiment, run, created, line=line)
 
 
 def _assembled(config: config_lib.Config) -> Any:
@@ -118,7 +118,7 @@ def _resumed() -> _Ready:
     if app_flags.RUN.value:
         raise ValueError(f"--run={app_flags.RUN.value} with --resume: a resumed run has its name")
     run = rundir.find(app_flags.LOGDIR.value or "", app_flags.RESUME.value or "")
-    quiet.import_tensorflow()
+    quiet.import_tensorflow(record.read(run).get("flags", {}).get("logical_cpus", 1))
     from tracker import experiment as experiment_lib
     from tracker import resume
 
@@ -129,14 +129,14 @@ def _resumed() -> _Ready:
     warnings: list[str] = []
     checkpoints = experiment.checkpoints(run.checkpoints)
     step, batches = resume.restore(checkpoints, run, experiment.steps, warnings.append)
-    record = Record.resume(run, step + 1)  # from here on the run is ours
+    resumed = Record.resume(run, step + 1)  # from here on the run is ours
     moved, validation = resume.trim(run, step)
     run.flags_txt.write_text(app_flags.flags_text(config))
-    record.update(flags=dataclasses.asdict(config), steps=experiment.steps)
+    resumed.update(flags=dataclasses.asdict(config), steps=experiment.steps)
     aside = f"; {moved:,} records after it are kept in {run.orphaned.name}" if moved else ""
     line = f"Run {run.name}: resumed at step {step:,} of {experiment.steps:,}{aside}."
     start = (resume.Start(step, batches, validation),)
-    return _Ready(experiment, run, record, start, warnings, line)
+    return _Ready(experiment, run, resumed, start, warnings, line)
 
 
 def _train(ready: _Ready, console: Console) -> int:

@@ -265,8 +265,10 @@ class Adder:
 
         # As `tf.switch_case`, but left whole: TensorFlow would otherwise turn it into switches in
         # the step's own graph, and at every step walk over the ops of all branches that do not run.
+        # A branch that is left whole runs on one device, so for replicas it is not.
         branches = [route(i, s) for i, s in enumerate(self._stddevs)]
-        cond_v2.indexed_case(index, branches, name="route", lower_using_switch_merge=False)
+        several = tf.distribute.has_strategy()
+        cond_v2.indexed_case(index, branches, name="route", lower_using_switch_merge=several)
 
     def _buffered(self, counter_, index, added):
         stddev = self.stddev(index)

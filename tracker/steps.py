@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tracker import wur
+from tracker.distribution import Replicas
 from tracker.instrument import Instrument, Taken
 from tracker.updates import Update
 
@@ -32,6 +33,7 @@ class Body(NamedTuple):
       instrument: the noise after the update, and what is measured.
       stop: whether to end a call at the first loss that is not finite.
       jit: whether the update is compiled by XLA; noise and diagnostics never are.
+      replicas: that hold the model.
     """
 
     model: Any
@@ -39,6 +41,7 @@ class Body(NamedTuple):
     instrument: Instrument
     stop: bool = True
     jit: bool = False
+    replicas: Replicas = Replicas()
 
 
 class Plain(NamedTuple):
@@ -138,7 +141,8 @@ class Steps:
         return np.array([plan(step + i + 1) for i in range(count)], np.int32)
 
     def _plain(self, iterator, step, count, planned):
-        state = self._plain_steps(iterator, step, planned, _start(count), count)
+        with self.body.replicas.scope():
+            state = self._plain_steps(iterator, step, planned, _start(count), count)
         done, _, stuck, arrays = state
         return done, stuck, _stack(arrays)
 
@@ -169,12 +173,13 @@ class Steps:
         shapes = [variables, len(wur.Measured._fields)], [len(self.metric_names)]
         number = tf.constant(0, tf.int64)
         state = _start(intervals * (plain + 1))
-        _, state, rows = tf.while_loop(
-            lambda number, state, rows: tf.logical_and(number < intervals, state[1]),
-            interval,
-            (number, state, _rows(intervals, *shapes)),
-            parallel_iterations=1,
-        )
+        with self.body.replicas.scope():
+            _, state, rows = tf.while_loop(
+                lambda number, state, rows: tf.logical_and(number < intervals, state[1]),
+                interval,
+                (number, state, _rows(intervals, *shapes)),
+                parallel_iterations=1,
+            )
         done, _, stuck, every = state
         return done, stuck, _stack(every), _stack(rows)
 
@@ -257,14 +262,12 @@ def _update(body: Body, iterator, number, choice, timed: bool) -> Taken:
 
 def _compiled(body: Body, whole: bool):
     """The rule's update, by XLA if asked; of plain steps nothing but the loss leaves it then."""
-    if not body.jit:
-        return body.rule.update
 
     def update(x, y, number, stddev):
-        made = body.rule.update(x, y, number, stddev)
+        made = body.rule.update(x, y, number, stddev, whole)
         return made if whole else made._replace(outputs=None, gradients=None)
 
-    return tf.function(update, jit_compile=True, autograph=False)
+    return tf.function(update, jit_compile=True, autograph=False) if body.jit else update
 
 
 def _by_variable(rule: Any, update: Update) -> dict[int, Any]:

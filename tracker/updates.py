@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tracker import distribution
+
 _NEEDS_ARGUMENTS = ("LossScaleOptimizer", "MultiOptimizer", "OptimizerMap")
 
 
@@ -92,6 +94,7 @@ class Gradient:
     Args:
       model: a built Keras model, compiled with its loss.
       optimizer: built on `model.trainable_variables` when given here, if it was not yet.
+      replicas: that hold the model.
 
     Attributes:
       perturbs: False; the step's stddev is chosen after the update, for the noise.
@@ -101,8 +104,14 @@ class Gradient:
     perturbs = False
     judges = False
 
-    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer):
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        replicas: distribution.Replicas | None = None,
+    ):
         self._model = model
+        self._replicas = replicas or distribution.Replicas()
         self.optimizer = optimizer
         self.trainable = list(model.trainable_variables)
         if not optimizer.built:
@@ -133,18 +142,31 @@ class Gradient:
         return tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
 
     def update(
-        self, x: Any, y: Any, number: tf.Tensor | None = None, stddev: tf.Tensor | None = None
+        self,
+        x: Any,
+        y: Any,
+        number: tf.Tensor | None = None,
+        stddev: tf.Tensor | None = None,
+        gather: bool = True,
     ) -> Update:
         """Applies the update of one batch, inside a compiled function.
 
         Args:
           x, y: the batch.
           number, stddev: of the step; a gradient depends on neither.
+          gather: whether outputs and gradients are wanted, of all replicas.
         """
+        loss, outputs, gradients = self._replicas.run(self._local, (x, y), gather)
+        return Update(tf.cast(loss, tf.float32), outputs, gradients)
+
+    def _local(self, batch: Any, weight: tf.Tensor | None) -> tuple[tf.Tensor, Any, list[Any]]:
+        """What one replica does with its part of the batch."""
+        x, y = batch
         with tf.GradientTape() as tape:
             with tf.name_scope("forward"):
                 outputs = self._model(x, training=True)
                 loss = self._model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+                loss = distribution.weighted(loss, self._model.losses, weight)
             target = loss
             if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
                 target = self.optimizer.scale_loss(loss)
@@ -152,4 +174,4 @@ class Gradient:
             gradients = tape.gradient(target, [v.value for v in self.trainable])
         with tf.name_scope("update"):
             self.optimizer.apply(gradients, self.trainable)
-        return Update(tf.cast(loss, tf.float32), outputs, gradients)
+        return loss, outputs, gradients

@@ -15,6 +15,7 @@ import * as theme from './theme.js';
 import * as tip from './tip.js';
 
 const NEWS = 5000; // milliseconds between looks for news
+const SELDOM = 300; // milliseconds between pictures while a run is loaded
 const PATIENCE = 4; // and at least so many times as long as loading took
 
 class Tab {
@@ -53,11 +54,13 @@ class Tab {
     this.later();
   }
 
-  /** Draws with the next frame. */
-  later() {
+  /** Draws with the next frame; while pieces arrive, not so often that drawing is all it does. */
+  later(seldom = false) {
+    if (seldom && performance.now() - (this._drawn ?? 0) < SELDOM) return;
     this._frame ??= requestAnimationFrame(() => {
       this._frame = null;
       this.draw();
+      this._drawn = performance.now();
     });
   }
 
@@ -146,24 +149,25 @@ class Tab {
   }
 
   _view(shown, colours) {
-    const steps = shown.filter((run) => run.steps.length).map((run) => run.steps);
-    const losses = shown.flatMap((run) => run.steps.map((_, i) => run.at('loss', i))).filter(Number.isFinite);
+    const filled = shown.filter((run) => run.steps.length);
+    const all = (name) => filled.flatMap((run) => run.steps.map((_, i) => run.at(name, i)));
     return {
       rows: this.rows, family: this.choice.show, log: this.choice.axis === 'log', theme: colours,
-      range: [Math.min(...steps.map((s) => s[0])), Math.max(...steps.map((s) => s[s.length - 1]))],
-      losses: losses.length ? losses.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]) : null,
+      range: span(filled.flatMap((run) => [run.steps[0], run.steps[run.steps.length - 1]])),
+      losses: span(all('loss').filter(Number.isFinite)),
+      stddevs: [...new Set(all('stddev').filter((value) => value >= 0))].sort((a, b) => a - b),
     };
   }
 
   /** The notes that this data needs, and no others. */
   _explain(shown) {
-    const codes = new Set();
-    for (const run of shown) if (run.has(this.choice.show)) run.cells(this.choice.show).codes.forEach((c) => codes.add(c));
-    const share = this.choice.show === 'share';
-    this.keys.undefined.hidden = share || !codes.has(UNDEFINED);
-    this.keys.share.hidden = !share || !codes.has(UNDEFINED);
-    this.keys.kept.hidden = !codes.has(NOT_KEPT);
-    this.keys.loading.hidden = !codes.has(LOADING);
+    const family = this.choice.show;
+    const share = family === 'share';
+    const holds = (code) => shown.some((run) => run.holds(family, code));
+    this.keys.undefined.hidden = share || !holds(UNDEFINED);
+    this.keys.share.hidden = !share || !holds(UNDEFINED);
+    this.keys.kept.hidden = !holds(NOT_KEPT);
+    this.keys.loading.hidden = !holds(LOADING);
     this.keys.skipped.hidden = !shown.some((run) => run.steps.some((_, i) => run.skipped(i)));
     [this.slow.textContent, this.fast.textContent] = share ? ['gradient', 'noise'] : ['too slow', 'too fast'];
     const sampled = shown.filter((run) => run.sampled);
@@ -283,8 +287,8 @@ class Tab {
     const began = performance.now();
     try {
       const arrived = (run) => {
+        this.later(!run.complete && this.runs[slot] === run && run.pieces > 2);
         this.runs[slot] = run;
-        this.later();
       };
       const run = await load(name, this.choice.show, arrived, current, reload);
       if (run) arrived(run);
@@ -312,6 +316,11 @@ class Tab {
     downloads.picture(panels, this.scale, this.theme(), TITLES[this.choice.show])
       .toBlob((blob) => downloads.save(blob, `${name}.png`));
   }
+}
+
+function span(values) {
+  return values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)],
+    [Infinity, -Infinity]);
 }
 
 function sampledNote(run) {

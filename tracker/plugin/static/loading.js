@@ -5,7 +5,7 @@ import {Run} from './run.js';
 
 export const MOST_POINTS = 20000; // of one series: more than any screen shows
 const FIRST_LOOK = 200; // steps
-const NUMBERS = 50000; // of one request
+const NUMBERS = 100000; // of one request
 
 /**
  * Loads all of a run.
@@ -31,12 +31,13 @@ export async function load(name, wanted, arrived, current, reload = false) {
     }
   }
   for (const family of families) {
-    let size = Math.ceil(NUMBERS / 1000);
+    let size = NUMBERS / 1000;
     for (let row = 0; row < rows; row += size) {
       if (!current()) return null;
-      if (row) size = nextSize(run, family, size);
+      if (row) size = nextSize(run);
       const found = await backend.series(name, tags(run, family, row, row + size), MOST_POINTS);
       run.add(family, row, found, true);
+      run.pieces = (run.pieces ?? 0) + 1;
       run.longest = Math.max(run.longest ?? 1, ...found.map((one) => one?.steps.length ?? 1));
       show();
     }

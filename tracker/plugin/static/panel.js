@@ -26,8 +26,8 @@ export class Panel {
    * Draws a run.
    *
    * @param run the run.
-   * @param view {rows: names of layers, family, log, range: of steps, losses: [low, high] or null,
-   *     theme, labels: whether names are drawn}.
+   * @param view {rows: names of layers, family, log, range: of steps, losses: [low, high],
+   *     stddevs: all of them in order, theme, labels: whether names are drawn}.
    */
   draw(run, view) {
     [this.run, this.view] = [run, view];
@@ -114,7 +114,13 @@ export class Panel {
 
   _drawHeat(context) {
     const {run, view, boxes: {heat: box}} = this;
-    if (!view.rows.length || !run.steps.length || !run.has(view.family)) return;
+    if (!view.rows.length || !run.steps.length) return;
+    if (!run.has(view.family)) {
+      context.fillStyle = view.theme.muted;
+      context.textAlign = 'center';
+      context.fillText('not in this run', box.x + box.width / 2, box.y + box.height / 2);
+      return;
+    }
     const scale = window.devicePixelRatio || 1;
     const device = (part) => Math.round(part * scale);
     const place = {
@@ -131,7 +137,7 @@ export class Panel {
 
   _drawLoss(context) {
     const {run, view, boxes: {loss: box}} = this;
-    const [low, high] = view.losses ?? [0, 1];
+    const [low, high] = view.losses[0] <= view.losses[1] ? view.losses : [0, 1];
     const y = (value) => box.y + 3 + (1 - (value - low) / (high - low || 1)) * (box.height - 6);
     context.textAlign = 'right';
     context.textBaseline = 'middle';
@@ -175,8 +181,7 @@ export class Panel {
 
   _drawStrip(context) {
     const {run, view, boxes: {strip: box}} = this;
-    const values = new Set(run.steps.map((_, column) => run.at('stddev', column)).filter((v) => v >= 0));
-    const ranks = new Map([...values].sort((a, b) => a - b).map((value, i) => [value, i]));
+    const ranks = new Map(view.stddevs.map((value, i) => [value, i]));
     for (let column = 0; column < run.steps.length; column++) {
       const rank = ranks.get(run.at('stddev', column));
       if (rank === undefined) continue;

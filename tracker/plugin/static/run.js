@@ -29,7 +29,8 @@ export class Run {
   /** Takes series of a family: of layers from a row on; `whole` unless it is a first look. */
   add(family, row, found, whole) {
     found.forEach((one, i) => {
-      this._series[family].set(row + i, one && {...one, whole});
+      const codes = one && Uint8Array.from(one.values, (value) => code(value, family));
+      this._series[family].set(row + i, one && {...one, codes, whole});
     });
     this._cells = {};
     if (family === 'total') this._columns = null;
@@ -60,9 +61,14 @@ export class Run {
     return this._cells[family];
   }
 
+  /** Whether some cell of a family has a code. */
+  holds(family, code) {
+    return this.has(family) && this.cells(family).codes.includes(code);
+  }
+
   /** A cell: {value, code}; the code of a value is that of its colour. */
   cell(family, row, column) {
-    if (row === undefined || row < 0 || column < 0 || !this.has(family)) return {value: NaN, code: ABSENT};
+    if (row === undefined || column < 0 || !this.has(family)) return {value: NaN, code: ABSENT};
     const {values, codes} = this.cells(family);
     const at = row * this.steps.length + column;
     return {value: values[at], code: codes[at]};
@@ -132,18 +138,19 @@ export class Run {
         continue;
       }
       if (!places.has(one.steps)) places.set(one.steps, one.steps.map((s) => this._columns.get(s)));
-      if (one.whole) codes.fill(one.steps.length >= this.kept ? NOT_KEPT : UNDEFINED, start, start + columns);
-      this._row(family, one, places.get(one.steps), start, values, codes);
+      const hole = one.steps.length >= this.kept ? NOT_KEPT : UNDEFINED;
+      if (one.whole) codes.fill(hole, start, start + columns);
+      this._row(one, places.get(one.steps), start, values, codes);
     }
     return {values, codes};
   }
 
-  _row(family, one, columns, start, values, codes) {
-    columns.forEach((column, i) => {
-      if (column === undefined) return;
-      values[start + column] = one.values[i];
-      codes[start + column] = code(one.values[i], family);
-    });
+  _row(one, columns, start, values, codes) {
+    for (let i = 0; i < columns.length; i++) {
+      if (columns[i] === undefined) continue;
+      values[start + columns[i]] = one.values[i];
+      codes[start + columns[i]] = one.codes[i];
+    }
     if (one.whole) return;
     let last = codes[start + (columns[0] ?? 0)]; // a first look: colours go on to the next point
     for (let at = start; at < start + this.steps.length; at++) {
@@ -157,7 +164,8 @@ export class Run {
     const codes = Uint8Array.from(gradient.codes);
     const values = gradient.values.map((part, i) => noise.values[i] / (part + noise.values[i]));
     codes.forEach((one, i) => {
-      if (one < UNDEFINED) codes[i] = noise.codes[i] < UNDEFINED ? code(values[i], 'share') : noise.codes[i];
+      if (one >= UNDEFINED) return;
+      codes[i] = noise.codes[i] < UNDEFINED ? code(values[i], 'share') : noise.codes[i];
     });
     return {values, codes};
   }

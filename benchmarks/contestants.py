@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+import tracker
 from tracker import config as config_lib
 from tracker import data, experiment, noise, recorder, summaries
 
@@ -177,6 +178,70 @@ class KerasFit:
             callbacks=self._callbacks, verbose=0,
         )  # fmt: skip
         self._epoch += 1
+
+
+class Fit:
+    """`fit` without noise: alone, or followed by tracker's callback.
+
+    Args:
+      size: of the model.
+      followed: whether by `tracker.keras.Tracker`, whose only summary step is the first.
+    """
+
+    def __init__(self, size: str, followed: bool):
+        self._model = model(size)
+        self._model.compile(keras.optimizers.Adam(1e-3), loss_function(), metrics=["accuracy"])
+        self._data = batches()
+        self._callbacks: list[Any] = []
+        if followed:
+            self._callbacks = [
+                tracker.keras.Tracker(str(folder()), summary_every=10**9, verbose=False)
+            ]
+        self.run(2)
+
+    def run(self, steps: int) -> None:
+        self._model.fit(
+            self._data, steps_per_epoch=steps, verbose=0, callbacks=list(self._callbacks)
+        )
+
+
+class ZeroRate:
+    """(g) Updates at random as a recipe has them: a learning rate of 0, and then `assign_add`."""
+
+    def __init__(self, size: str):
+        self._model = model(size)
+        self._model.compile(keras.optimizers.SGD(0.0), loss_function(), metrics=["accuracy"])
+        self._batches = iter(batches())
+        self.run(1)
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._model.train_on_batch(*next(self._batches))
+            for variable in self._model.trainable_variables:
+                variable.assign_add(tf.random.uniform(variable.shape, -1e-3, 1e-3))
+
+
+class ForwardOnly:
+    """The same by tracker's callback in a `fit` that computes no gradient.
+
+    Args:
+      size: of the model.
+      source: of the numbers.
+    """
+
+    def __init__(self, size: str, source: str):
+        self._model = model(size)
+        self._model.compile(
+            keras.optimizers.SGD(0.0), loss_function(), metrics=["accuracy"],
+            steps_per_execution=32,
+        )  # fmt: skip
+        tracker.keras.forward_only(self._model)
+        self._update = tracker.keras.RandomUpdate(-1e-3, 1e-3, source=source)
+        self._data = batches()
+        self.run(1)
+
+    def run(self, steps: int) -> None:
+        self._model.fit(self._data, steps_per_epoch=steps, verbose=0, callbacks=[self._update])
 
 
 class Published:

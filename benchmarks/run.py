@@ -162,6 +162,38 @@ def many_stddevs(rounds):
         yield f"routes / scalar, 6 stddevs, {size}", "", _shown(found.ratio("routes 6", "scalar 6"))
 
 
+def following_fit(rounds):
+    """What tracker's callback costs a `fit` on steps without a summary."""
+    from benchmarks import contestants, racing
+
+    made = {name: contestants.Fit("large", name == "followed") for name in ("alone", "followed")}
+    found = racing.race(made, max(rounds // 2, 5), block_seconds=4.0)
+    figure = "fit followed by Tracker / fit without callbacks, large"
+    yield figure, "1.02", _shown(found.ratio("followed", "alone"))
+
+
+def without_gradients(rounds):
+    """Updates at random, without gradients, against a learning rate of zero."""
+    from benchmarks import contestants, racing
+
+    for size, must in (("small", "0.1"), ("large", "0.2")):
+        walk = {"update": "random_walk", "strategy": "scalar", "stddevs": (1e-3,)}
+        made = {
+            "recipe": contestants.ZeroRate(size),
+            "fit, RandomUpdate": contestants.ForwardOnly(size, "stateless"),
+            "fit, RandomUpdate from a table": contestants.ForwardOnly(size, "table"),
+            "app, random_walk": contestants.Tracked(size, 100, **walk),
+            "app, from a table": contestants.Tracked(size, 100, noise_source="table", **walk),
+        }
+        found = racing.race(made, max(rounds // 2, 5), block_seconds=1.0)
+        for name in list(made)[1:]:
+            yield (
+                f"{name} / (g) zero-learning-rate train_on_batch, {size}",
+                must,
+                _shown(found.ratio(name, "recipe")),
+            )
+
+
 def writing(rounds):
     """Ten scalars a step."""
     from benchmarks import contestants, racing
@@ -206,7 +238,7 @@ MEASUREMENTS: dict[str, Callable] = {
     f.__name__: f
     for f in (
         *(against_keras, summaries_every_100, published_ways, noise_cost, many_stddevs),
-        *(writing, start),
+        *(following_fit, without_gradients, writing, start),
     )
 }
 

@@ -11,7 +11,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "tracker"
 WITHOUT_TENSORFLOW = (
     *("tags", "rundir", "record", "source", "events", "captures", "config", "schedule"),
     *("xplane", "xprof_pages", "scopes", "app_flags", "main", "console"),
-    *("runs", "profiles", "plugin"),
+    *("runs", "profiles", "plugin", "plugin.loader", "plugin.tab"),
 )
 ENTRY_POINTS = {"app_flags", "main", "quiet", "compare_strategies"}
 SHARED = {

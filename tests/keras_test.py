@@ -376,9 +376,8 @@ class TestRefusals:
             callbacks.RandomUpdate(1, 0)
         update = callbacks.RandomUpdate(-1, 1, "absent")
         self.refused(tmp_path, "variables=absent: matches none of the variables", make(), update)
-        several = make(steps_per_execution=2)
-        update = callbacks.RandomUpdate(-1, 1)
-        self.refused(tmp_path, "steps_per_execution=2: RandomUpdate", several, update)
+        with pytest.raises(ValueError, match="source=x: should be stateless or table"):
+            callbacks.RandomUpdate(0, 1, source="x")
 
 
 class TestUpdatesAtRandom:
@@ -386,10 +385,11 @@ class TestUpdatesAtRandom:
         model = callbacks.forward_only(make(functional, **compiled))
         return model, fit(model, *added, epochs=2)
 
-    def test_nothing_but_the_random_numbers_moves_the_weights(self, tmp_path):
+    @pytest.mark.parametrize("source", ["stateless", "table"])
+    def test_nothing_but_the_random_numbers_moves_the_weights(self, tmp_path, source):
         still, history = self.walk(tmp_path)
         assert experiments.equal(weights(still), weights(make(functional)))
-        moved, _ = self.walk(tmp_path, callbacks.RandomUpdate(-0.01, 0.02))
+        moved, _ = self.walk(tmp_path, callbacks.RandomUpdate(-0.01, 0.02, source=source))
         for old, new in zip(still.trainable_variables, moved.trainable_variables, strict=True):
             change = new.numpy() - old.numpy()
             assert np.abs(change).max() <= 20 * 0.02
@@ -416,6 +416,11 @@ class TestUpdatesAtRandom:
         assert any("gradient_tape" in name for name in ops())
         callbacks.forward_only(model)
         assert not [name for name in ops() if "gradient_tape" in name]
+
+    def test_several_batches_a_call_give_the_same_bits(self, tmp_path):
+        one, _ = self.walk(tmp_path, callbacks.RandomUpdate(-0.01, 0.01))
+        four, _ = self.walk(tmp_path, callbacks.RandomUpdate(-0.01, 0.01), steps_per_execution=4)
+        assert experiments.equal(weights(one), weights(four))
 
     @pytest.mark.parametrize("order", [1, -1])
     def test_a_tracker_measures_them_in_either_order_and_changes_nothing(self, tmp_path, order):

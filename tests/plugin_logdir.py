@@ -21,7 +21,7 @@ LAYERS = ["net/z_first/kernel", "net/a_second/kernel", "net/m_third/bias", "net/
 TOTAL = np.array(
     [
         [1e-3, 1e-3, 5e-3, 1e-3, 2e-4],
-        [1e-1, 1e-1, 1e-1, 1e-1, 1e-1],
+        [1e-1, 1e-1, 2e-1, 1e-1, 1e-1],
         [np.nan, 1e-5, 1e-5, 0, 1e-5],
         [1e-6, 1, 1.05e-2, 0.95e-4, 1e-3],
     ]

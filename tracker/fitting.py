@@ -75,14 +75,24 @@ def build(model: Any, iterator: Any) -> None:
 
 
 def functions(
-    model: Any, run: Run, before: Functions | None = None, at_random: Any = None
+    model: Any, run: Run | None, before: Functions | None = None, at_random: Any = None
 ) -> Functions:
     """The functions for a model as it is now; those of before if nothing has changed.
+
+    Args:
+      model: compiled and built.
+      run: says what noise to add and what to measure; None for neither.
+      before: of an earlier `fit`.
+      at_random: a `RandomUpdate` of the same `fit`, or None.
 
     Raises:
       ValueError: in one sentence: variables that cannot be followed.
     """
-    made = Functions(model, run, at_random)
+    instrument = instrument_lib.Instrument(None, [], None, [])
+    if run is not None:
+        trainable = list(model.trainable_variables)
+        instrument = run.instrument(trainable, variables.paths(trainable, model))
+    made = Functions(model, instrument, at_random)
     return before if before is not None and before.key == made.key else made
 
 
@@ -91,15 +101,15 @@ class Functions:
 
     Args:
       model: compiled and built.
-      run: says what noise to add and what to measure.
+      instrument: around each update.
       at_random: a `RandomUpdate` of the same `fit`, or None.
 
     Attributes:
-      instrument: around each update.
+      instrument: as given.
       knows_loss: whether a batch's loss can be seen; known once traced.
     """
 
-    def __init__(self, model: Any, run: Run, at_random: Any = None):
+    def __init__(self, model: Any, instrument: instrument_lib.Instrument, at_random: Any = None):
         self._model = model
         self._at_random = at_random
         self._trainable = list(model.trainable_variables)
@@ -110,7 +120,7 @@ class Functions:
         )  # fmt: skip
         if not optimizer.built:
             optimizer.build(self._trainable)
-        self.instrument = run.instrument(self._trainable, variables.paths(self._trainable, model))
+        self.instrument = instrument
         self.knows_loss = False
         self._forward = bool(getattr(model, "_tracker_forward_only", False))
         self._own = tf.Variable(0, trainable=False, dtype=tf.int64) if self._forward else None
@@ -155,8 +165,6 @@ class Functions:
         Returns:
           Keras' logs, and what the batches gave.
         """
-        if self._at_random is not None:
-            self._at_random.handled = True
         if at < 0:
             return self._plain(iterator, planned)
         return self._measured(iterator, planned, np.int64(at))

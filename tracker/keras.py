@@ -169,7 +169,7 @@ class Tracker(keras.callbacks.Callback):
             self._begin(iterator)
         at = self._at(self._called)
         with run.taking(self._step + 1):
-            if at < 0 and run.noise is None:
+            if at < 0 and run.noise is None and _at_random(self.model) is None:
                 return inner(iterator)
             self._catch_up(self._step)
             began = time.time()
@@ -249,24 +249,35 @@ class RandomUpdate(keras.callbacks.Callback):
       low, high: the numbers are uniform on [low, high).
       variables: regular expression of canonical paths; '' for all trainable variables.
       seed: of the numbers, which are a function of seed, variable and step.
+      source: stateless, or table: numbers made beforehand and read at random places, which is
+        faster, and less independent (see `tracker.noise.Table`).
 
     Raises:
       ValueError: in one sentence: bounds that are none; when `fit` begins, a pattern that matches
         no variable, or a variable that is not of floats.
     """
 
-    def __init__(self, low: float, high: float, variables: str = "", seed: int = 0):
+    def __init__(
+        self,
+        low: float,
+        high: float,
+        variables: str = "",
+        seed: int = 0,
+        source: str = "stateless",
+    ):
         super().__init__()
         if not -np.inf < low < high < np.inf:
             raise ValueError(
                 f"low={low:g}, high={high:g}: should be finite, and low less than high."
             )
+        if source not in ("stateless", "table"):
+            raise ValueError(f"source={source}: should be stateless or table.")
         self._low, self._high = float(low), float(high)
-        self._pattern, self._seed = variables, seed
+        self._pattern, self._seed, self._kind = variables, seed, source
+        self._source: noise.Source | None = None
         self._chosen: list[tuple[str, Any]] = []
-        self._function: Any = None
+        self._functions: fitting.Functions | None = None
         self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="random_updates")
-        self.handled = False
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Finds the variables."""
@@ -282,11 +293,17 @@ class RandomUpdate(keras.callbacks.Callback):
                 raise ValueError(
                     f"The variable {paths[i]} is of type {trainable[i].dtype}; should be of floats."
                 )
-        chosen = [(paths[i], trainable[i]) for i in found]
-        if [id(v) for _, v in chosen] != [id(v) for _, v in self._chosen]:
-            self._chosen = chosen
-            self._function = tf.function(self.apply, autograph=False)
+        self._chosen = [(f"random_update/{paths[i]}", trainable[i]) for i in found]
+        if self._source is None:
+            self._source = self._made([int(np.prod(trainable[i].shape)) for i in found])
         object.__setattr__(model, _AT_RANDOM, self)
+        self._functions = fitting.functions(model, None, self._functions, self)
+
+    def _made(self, sizes: list[int]) -> noise.Source:
+        if self._kind == "stateless":
+            return noise.Stateless(self._seed, "uniform")
+        size = noise.table_size(max(sizes), sum(sizes))
+        return noise.Table(self._seed, size, "uniform")
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Lets go of the model."""
@@ -294,31 +311,25 @@ class RandomUpdate(keras.callbacks.Callback):
             object.__delattr__(self.model, _AT_RANDOM)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Puts the update behind the next call of the training function."""
-        if self.model.steps_per_execution != 1:
-            raise ValueError(
-                f"steps_per_execution={self.model.steps_per_execution}: RandomUpdate updates after "
-                "each batch; compile the model with 1."
-            )
+        """Puts a function in place that makes the update after each batch of the next call."""
         fitting.Once.install(self.model, self._call)
 
     def _call(self, iterator: Any, inner: Callable) -> Any:
-        self.handled = False
-        logs = inner(iterator)
-        if not self.handled:  # else a Tracker has done it, to measure it
-            self._function()
-        return logs
+        if isinstance(inner, fitting.Once):  # a Tracker's, whose function has the update in it
+            return inner(iterator)
+        functions = self._functions
+        assert functions is not None
+        return functions(iterator, functions.planned(0, self.model.steps_per_execution), -1)[0]
 
     def apply(self) -> None:
-        """Makes the update, eagerly or in a compiled function."""
-        step = self.counter.assign_add(1)
-        at = noise.counter(step)
+        """Makes the update, in a compiled function."""
+        at = noise.counter(self.counter.assign_add(1))
+        middle, width = (self._low + self._high) / 2, (self._high - self._low) / (2 * np.sqrt(3.0))
+        assert self._source is not None
         with tf.name_scope("noise"):
             for name, variable in self._chosen:
-                key = noise.key(self._seed, f"random_update/{name}")
-                numbers = noise.uniform(key, at, variable.shape)
-                numbers = self._low + (self._high - self._low) * numbers
-                noise.add_to(variable, noise.as_noise(numbers, variable))
+                numbers = self._source.draw(name, at, variable.shape)  # of unit variance
+                noise.add_to(variable, noise.as_noise(middle + width * numbers, variable))
 
 
 def forward_only(model: Any, on: bool = True) -> Any:

@@ -75,9 +75,12 @@ class Tab {
     if (!first?.steps.length) return;
     const colours = this.theme();
     const view = this._view(shown, colours);
+    shown.forEach((_, i) => { // heat maps as wide as each other
+      const panel = this.panels[i ? 'compare' : 'run'];
+      panel.element.style.flexBasis = `${panel.gutter(view.rows, i === 0)}px`;
+    });
     shown.forEach((run, i) => {
       const panel = this.panels[i ? 'compare' : 'run'];
-      panel.element.style.flexBasis = `${panel.gutter(view.rows, i === 0)}px`; // equally wide pictures
       panel.draw(run, {...view, labels: i === 0});
       const size = `${numbers.count(run.steps.length)} steps · ${numbers.count(run.layers.length)} layers`;
       const name = make('b', {textContent: run.name});

@@ -125,13 +125,31 @@ def foreign(directory):
         writer.close()
 
 
-def app(logdir, name):
-    """A run of the app."""
+def app(logdir, name, *flags):
+    """A run of the app: a deep model, and noise that is annealed away."""
     done = experiments.command(
-        f"--logdir={logdir}", f"--run={name}", "--model=mlp", "--steps=60", "--summary_every=6",
-        "--stddevs=0,1e-3,1e-2", "--profile_steps=", "--wur=update,norm_change",
+        f"--logdir={logdir}", f"--run={name}", "--model=tests.plugin_logdir:deep", "--steps=300",
+        "--summary_every=3", "--stddevs=0,1e-4,3e-4,1e-3,3e-3,1e-2", "--selector=anneal",
+        "--profile_steps=", "--wur=update,norm_change", *flags,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def deep(input_shape, classes):
+    """Residual blocks, each named, so that layers can be told apart."""
+    import keras
+
+    layers = keras.layers
+    image = keras.Input(input_shape)
+    x = layers.Conv2D(16, 3, padding="same", name="stem")(layers.Reshape((*input_shape, 1))(image))
+    for block in range(1, 5):
+        inner = layers.Conv2D(16, 3, padding="same", name=f"block_{block}_in")(x)
+        inner = layers.ReLU()(layers.LayerNormalization(name=f"block_{block}_norm")(inner))
+        x = layers.Add()(
+            [x, layers.Conv2D(16, 3, padding="same", name=f"block_{block}_out")(inner)]
+        )
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(image, layers.Dense(classes, name="classes")(x))
 
 
 @contextlib.contextmanager

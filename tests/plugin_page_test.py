@@ -16,6 +16,13 @@ from tracker import tags
 FIELDS = ("step", "WUR", "gradient part", "noise part", "stddev", "loss")
 COLOURS = {1e-6: "#08306b", 1e-5: "#2171b5", 1e-3: "#f5f5f3", 1e-1: "#d4570b", 1.0: "#6b1d00"}
 
+DEEP = ["stem/kernel", "stem/bias"] + [
+    f"block_{block}_{part}"
+    for block in range(1, 5)
+    for part in ("in/kernel", "in/bias", "norm/gamma", "norm/beta", "out/kernel", "out/bias")
+]
+DEEP += ["classes/kernel", "classes/bias"]  # in model order
+
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory):
@@ -467,23 +474,36 @@ class TestOtherRuns:
         assert rows[0]["layer"] == HOSTILE
 
     def test_a_run_of_the_app(self, tab, logdir):
-        tab.open(run="app/train", dark=True)
-        names = [f"sequential/{d}/{p}" for d in ("dense", "dense_1", "dense_2")
-                 for p in ("kernel", "bias")]  # fmt: skip
-        steps = [1, *range(6, 61, 6)]
+        tab.open(run="app/train")
+        steps = [1, *range(3, 301, 3)]
         written = _written(logdir / "app/train")
-        for row in (0, 3):
-            for column in (0, 5):
-                said = tab.hover(row, column, steps=steps)
-                assert said["layer"] == names[row]
-                for field, tag in (("WUR", tags.wur), ("noise part", tags.wur_noise)):
-                    value = written.get((steps[column], tag(names[row])))
-                    expected = "undefined" if value is None else pytest.approx(ratio(value))
-                    found = said[field]
-                    assert (found if value is None else float(found)) == expected
-                stddev = written[steps[column], tags.WUR_ALL_STDDEV]
-                assert float(said["stddev"]) == pytest.approx(stddev, rel=1e-3)
-        browser.screenshot(tab.page, "updates_dark")
+        for row, column in ((0, 0), (1, 0), (4, 7), (27, 100)):
+            name = DEEP[row]
+            said = tab.hover(row, column, steps=steps)
+            assert (said["layer"], said["step"]) == (name, str(steps[column]))
+            for field, tag in (("WUR", tags.wur), ("noise part", tags.wur_noise)):
+                value = written.get((steps[column], tag(name)))
+                if value is None:
+                    assert said[field] == "undefined"
+                else:
+                    assert float(said[field]) == pytest.approx(ratio(value), rel=1e-6)
+            stddev = written[steps[column], tags.WUR_ALL_STDDEV]
+            assert float(said["stddev"]) == pytest.approx(stddev, rel=1e-3)
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    def test_as_the_readme_shows_it(self, tab, theme):
+        tab.page.set_viewport_size({"width": 1440, "height": 860})
+        chosen = {"layer": "block_3_norm/gamma", "step": "102"}
+        tab.open(run="app/train", dark=theme == "dark", **chosen)
+        steps = [1, *range(3, 301, 3)]
+        assert tab.hover(13, 60, steps=steps)["layer"] == DEEP[13]
+        assert tab.box()["rows"] == len(DEEP) == len(tab.table())
+        x, y = tab.middle(0, 0, steps=steps)
+        box = tab.box()
+        colours = tab.pixels(x, y, int(box["width"]) - 8, height=1)
+        assert len({tuple(c) for c in colours}) > 12  # a picture, not an empty page
+        browser.screenshot(tab.page, "updates" if theme == "light" else "updates_dark")
+        tab.page.set_viewport_size({"width": 1600, "height": 1000})
 
     def test_dark_is_dark(self, tab):
         light = tab.colour(0, 0).mean()

@@ -143,7 +143,7 @@ def test_a4_a_run_is_one_stream_that_resumes(tmp_path):
 
 REFUSED = {
     "--distribute=mirrored: there is one CPU only": (),
-    "--batch_size=359: the last batch of an epoch has 1": ("--logical_cpus=2", "--batch_size=359"),
+    "--batch_size=479: the last batch of an epoch has 1": ("--logical_cpus=2", "--batch_size=479"),
 }
 
 

@@ -90,8 +90,8 @@ class _WithNorm:
     def __getattr__(self, name):
         return getattr(self._rule, name)
 
-    def update(self, x, y):
-        update = self._rule.update(x, y)
+    def update(self, *arguments):
+        update = self._rule.update(*arguments)
         with tf.name_scope("diagnostics"):
             size = tf.sqrt(tf.reduce_sum(tf.square(self._rule.trainable[0].value)))
             return update._replace(loss=update.loss + 0 * size)
@@ -100,9 +100,9 @@ class _WithNorm:
 class _TwoRoutes(noise.Adder):
     """An adder that runs a second route at every step."""
 
-    def add(self, step, index, scales=None, values=None):
-        super().add(step, index, scales)
-        super().add(step, (index + 1) % 3, scales)
+    def add(self, step, index, *others):
+        super().add(step, index, *others)
+        super().add(step, (index + 1) % 3)
 
 
 @pytest.mark.parametrize("fault", ["a norm", "a second route"])

@@ -205,7 +205,7 @@ def _norms(triples, noised):
 def _count(condition):
     import tensorflow as tf
 
-    return tf.cast(2 * tf.nn.l2_loss(tf.cast(condition, tf.float32)), tf.float64)  # the fastest
+    return tf.cast(tf.reduce_sum(tf.cast(condition, tf.int32)), tf.float64)
 
 
 def _swallowed(before, middle, gradient):

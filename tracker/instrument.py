@@ -126,7 +126,7 @@ class Instrument(NamedTuple):
         kept = [_read(t.variable) for t in self.targets] if accepts is not None else []
         if choice is None:
             choice = self._choose(number, taken.loss, planned)
-            self._add(number, taken, choice, scales, self._known(middle) if measure else None)
+            self._add(number, taken, choice, scales)
         proposed, accepted = None, tf.constant(True)
         if accepts is not None:
             if measure:
@@ -153,13 +153,13 @@ class Instrument(NamedTuple):
         with tf.name_scope("noise/selector"):
             return planned if selector.choose is None else selector.choose(number, loss)
 
-    def _add(self, number, taken: Taken, choice, scales, values) -> None:
+    def _add(self, number, taken: Taken, choice, scales) -> None:
         adder = self.adder
         if adder is None:
             return
         with tf.name_scope("noise"):
             rows = self._rows(taken) if self.touched else None
-            _if(taken.applied, lambda: adder.add(number, choice, scales, values, rows))
+            _if(taken.applied, lambda: adder.add(number, choice, scales, rows))
 
     def _rows(self, taken: Taken) -> list[tf.Tensor | None]:
         """Of each target the rows of its gradient, each once; None for all."""
@@ -168,11 +168,6 @@ class Instrument(NamedTuple):
             tf.unique(tf.reshape(g.indices, [-1]))[0] if isinstance(g, tf.IndexedSlices) else None
             for g in found
         ]
-
-    def _known(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-        """Of each variable that gets noise the value, where that was read to be measured."""
-        read = {id(v): value for v, value in zip(self.measured, values, strict=True)}
-        return [read.get(id(t.variable)) for t in self.targets]
 
     def _put_back(self, kept: Sequence[tf.Tensor]) -> None:
         for target, value in zip(self.targets, kept, strict=True):

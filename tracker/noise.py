@@ -217,7 +217,6 @@ class Adder:
         step: tf.Tensor,
         index: tf.Tensor,
         scales: Sequence[tf.Tensor] | None = None,
-        values: Sequence[tf.Tensor] | None = None,
         rows: Sequence[tf.Tensor | None] | None = None,
     ) -> None:
         """Adds the noise of one step, inside a compiled function.
@@ -227,14 +226,13 @@ class Adder:
           index: int32 scalar, which stddev.
           scales: a float32 scalar for each target that multiplies its stddev (the RMS of the
             variable, for relative noise), or None for 1.
-          values: what each target is now, where somebody keeps that: it is not copied then.
           rows: of each target the rows that get noise, int [n], each once; None for all. A row's
             numbers are the same whichever other rows get some.
         """
         if not self._targets:
             return
         nothing = [None] * len(self._targets)
-        parts = scales or nothing, values or nothing, rows or nothing
+        parts = scales or nothing, rows or nothing
         self._add(counter(step), index, list(zip(self._targets, *parts, strict=True)))
 
     def stddev(self, index: tf.Tensor) -> tf.Tensor:
@@ -248,17 +246,17 @@ class Adder:
 
     def _scalar(self, counter_, index, added):
         stddev = self.stddev(index)
-        for target, scale, value, rows in added:
-            add_to(target.variable, self._noise(target, counter_, stddev, scale), value, rows)
+        for target, scale, rows in added:
+            add_to(target.variable, self._noise(target, counter_, stddev, scale), rows)
 
     def _routes(self, counter_, index, added):
         def route(number: int, stddev: float):
             def run():
                 with tf.name_scope(f"route_{number}_{tags.number(stddev)}"):
                     chosen = tf.constant(stddev, tf.float32)
-                    for target, scale, value, rows in added:
+                    for target, scale, rows in added:
                         noise = self._noise(target, counter_, chosen, scale)
-                        add_to(target.variable, noise, value, rows)
+                        add_to(target.variable, noise, rows)
                 return tf.constant(number, tf.int32)
 
             return run
@@ -272,9 +270,9 @@ class Adder:
 
     def _buffered(self, counter_, index, added):
         stddev = self.stddev(index)
-        for (target, scale, value, rows), buffer in zip(added, self.variables, strict=True):
+        for (target, scale, rows), buffer in zip(added, self.variables, strict=True):
             buffer.assign(self._noise(target, counter_, stddev, scale))
-            add_to(target.variable, buffer.read_value(), value, rows)
+            add_to(target.variable, buffer.read_value(), rows)
 
 
 def noise_dtype(variable: Any) -> tf.DType:
@@ -290,7 +288,6 @@ def as_noise(numbers: tf.Tensor, variable: Any) -> tf.Tensor:
 def add_to(
     variable: Any,
     noise: tf.Tensor,
-    value: tf.Tensor | None = None,
     rows: tf.Tensor | None = None,
 ) -> None:
     """Adds noise to a variable and applies its constraint again, which noise could break.
@@ -298,7 +295,6 @@ def add_to(
     Args:
       variable: of floats.
       noise: from `as_noise`.
-      value: the variable's value, if somebody keeps it: to add in place would copy it first.
       rows: those that get it; None for all.
     """
     if rows is not None:
@@ -310,8 +306,6 @@ def add_to(
     if noise.dtype != tf.as_dtype(variable.dtype):
         wide = tf.cast(tf.convert_to_tensor(variable), noise.dtype)
         variable.assign(tf.cast(wide + noise, variable.dtype))
-    elif value is not None:
-        variable.assign(value + noise)
     else:
         variable.assign_add(noise)
     constraint = getattr(variable, "constraint", None)

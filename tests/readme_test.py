@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"(<!-- [\w-]+ -->\n)?```(bash|python)\n(.*?)```", README, re.DOTALL)
 
 
-ABSL = {"help", "helpfull", "flagfile", "check", "logdir"}  # of absl, and of other commands
+ABSL = {"help", "helpfull", "flagfile", "check", "logdir", "samples_per_plugin"}  # of absl, and of other commands
 COMMANDS = "".join(  # have flags of their own
     (ROOT / "tracker" / path).read_text()
     for path in ("runs/commands.py", "runs/main.py", "profiles/main.py")

@@ -15,7 +15,8 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"(<!-- [\w-]+ -->\n)?```(bash|python)\n(.*?)```", README, re.DOTALL)
 
 
-ABSL = {"help", "helpfull", "flagfile", "check", "logdir", "samples_per_plugin"}  # of absl, and of other commands
+# Of absl, of TensorBoard, and of other commands.
+OTHERS = {"help", "helpfull", "flagfile", "check", "logdir", "samples_per_plugin"}
 COMMANDS = "".join(  # have flags of their own
     (ROOT / "tracker" / path).read_text()
     for path in ("runs/commands.py", "runs/main.py", "profiles/main.py")
@@ -60,7 +61,7 @@ def test_flags_and_files_that_are_named_exist(document):
     from absl import flags
 
     text = (ROOT / document).read_text()
-    for name in set(re.findall(r"--([a-z_]+)", text)) - ABSL:
+    for name in set(re.findall(r"--([a-z_]+)", text)) - OTHERS:
         assert name in flags.FLAGS or f'"--{name}"' in COMMANDS, name
     for path in set(re.findall(r"(?:docs|flags|tracker)/[\w./-]+\.(?:png|flags|txt|py)", text)):
         assert (ROOT / path).exists(), path

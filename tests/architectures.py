@@ -154,3 +154,61 @@ def wide(input_shape, classes):
 def dense_10(input_shape, classes):
     """Ten outputs, whatever the labels."""
     return dense(input_shape, 10)
+
+
+def gated(input_shape, classes):
+    """Recurrent layers of the other kind, both ways over the rows of an image."""
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Bidirectional(layers.GRU(4, return_sequences=True)),
+            layers.SimpleRNN(5),
+            layers.Dense(classes),
+        ]
+    )
+
+
+def attention(input_shape, classes):
+    """A block of a transformer over the rows of an image."""
+    inputs = keras.Input(input_shape)
+    x = layers.Dense(8)(inputs)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
+    return keras.Model(inputs, layers.Dense(classes)(layers.GlobalAveragePooling1D()(x)))
+
+
+def several_optimizers(input_shape, classes):
+    """An optimizer for kernels and another for biases."""
+    model = dense(input_shape, classes)
+    each = keras.optimizers.OptimizerMap(
+        keras.optimizers.SGD(0.05), {".*bias": keras.optimizers.Adam(1e-3)}
+    )
+    model.compile(
+        keras.optimizers.MultiOptimizer(each),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+def two_heads(input_shape, classes):
+    inputs = keras.Input(input_shape)
+    x = layers.Flatten()(inputs)
+    heads = {"one": layers.Dense(classes)(x), "other": layers.Dense(1)(x)}
+    return keras.Model(inputs, heads)
+
+
+def cut_off(input_shape, classes):
+    """No variable has a gradient."""
+    inputs = keras.Input(input_shape)
+    x = layers.Dense(classes)(layers.Flatten()(inputs))
+    return keras.Model(inputs, keras.ops.stop_gradient(x))
+
+
+
+def many(input_shape, classes, variables=1000):
+    """So many small variables: branches of four, added up."""
+    inputs = keras.Input(input_shape)
+    x = layers.Flatten()(inputs)
+    branches = [
+        layers.Dense(classes)(layers.Dense(4, "tanh")(x)) for _ in range(variables // 4)
+    ]
+    return keras.Model(inputs, layers.Add()(branches))

@@ -1,11 +1,31 @@
 """Fixtures that tests share."""
 
+import contextlib
+import fcntl
+import pathlib
 import subprocess
+import tempfile
 import time
 
 import pytest
 
 from tests import browser, experiments
+
+
+@pytest.fixture(autouse=True)
+def _company(request, testrun_uid):
+    """Lets a test that is marked `alone` have the machine to itself; the others run side by side.
+
+    Whoever comes next waits at the gate, so that a test that wants to be alone gets its turn.
+    """
+    place = pathlib.Path(tempfile.gettempdir()) / f"tracker-tests-{testrun_uid}"
+    kind = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
+    with contextlib.ExitStack() as stack:
+        gate, room = (stack.enter_context(open(f"{place}.{n}", "w")) for n in ("gate", "room"))
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, kind)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(scope="session")

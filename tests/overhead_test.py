@@ -60,6 +60,7 @@ def run(tmp_path, summary_every, slow=0.0, copies=1, log_every=1):
     return wall, made.overhead.percent()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dearer", ["a slow writer", "ten times the diagnostics"])
 def test_the_reported_cost_is_what_the_wall_clock_says(tmp_path, dearer):
     """Summaries every 10 steps; the loss of every step is left out, so that summaries are the cost.
@@ -103,6 +104,7 @@ def test_intervals_stretch_to_the_budget_and_never_shrink():
     assert costly.within(1, Intervals(10, 1)).log_every == 256  # 1 ms a record, half of 1 %
 
 
+@pytest.mark.alone
 def test_a_run_with_a_budget_says_what_it_stretched_and_keeps_to_it(tmp_path):
     from tests.main_test import values
     from tracker import tags

@@ -375,7 +375,7 @@ def test_capture_a_run_that_goes_on(tmp_path):
     busy = run("capture", "r", f"--logdir={tmp_path}", f"--port={port}")
     assert busy.returncode == 2 and busy.stderr.startswith("There is no run in ")
     command = [
-        sys.executable, "-m", "tracker.main", f"--logdir={tmp_path}", "--run=r", "--model=linear",
+        sys.executable, "-m", "tracker.main", f"--logdir={tmp_path}", "--run=r", "--model=mlp",
         "--steps=1000000", "--profile_steps=", "--summary_every=0", "--validate_every=0",
         f"--profiler_port={port}",
     ]  # fmt: skip

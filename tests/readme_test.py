@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"(<!-- [\w-]+ -->\n)?```(bash|python)\n(.*?)```", README, r
 
 
 # Of absl, of TensorBoard, and of other commands.
-OTHERS = {"help", "helpfull", "flagfile", "check", "logdir", "samples_per_plugin"}
+OTHERS = {"help", "helpfull", "flagfile", "check", "logdir", "samples_per_plugin", "dist"}
 COMMANDS = "".join(  # have flags of their own
     (ROOT / "tracker" / path).read_text()
     for path in ("runs/commands.py", "runs/main.py", "profiles/main.py")

@@ -134,10 +134,12 @@ flags.DEFINE_bool(
 )
 _choice(
     "distribute",
-    ("none", "mirrored"),
-    "Replicas of the model, each of which takes its part of every batch: one on each GPU, or on "
-    "each logical CPU device.",
+    ("none", "mirrored", "multi_worker"),
+    "Replicas of the model, each of which takes its part of every batch. mirrored: one on each "
+    "GPU, or on each logical CPU device; multi_worker: on the machines of the environment variable "
+    "TF_CONFIG, where the same command is started with a logdir that all of them see.",
 )
+_number("worker_timeout", "Seconds to wait for the others of --distribute=multi_worker.", 0.1)
 _integer("logical_cpus", "Logical devices to divide the CPU into, to try --distribute.", 1)
 _choice(
     "update",

@@ -50,6 +50,7 @@ class Config:
     jit_compile: bool = False
     distribute: str = "none"
     logical_cpus: int = 1
+    worker_timeout: float = 300.0  # seconds
     update: str = "gradient"
     temperature: float = 0.0  # of hill_climb
     population: int = 16  # of evolution, pairs
@@ -111,6 +112,7 @@ def validate(config: Config) -> Config:
     _check_stddevs(config)
     _check_selector(config)
     _check_update(config)
+    _check_workers(config)
     if config.steps is not None and config.epochs is not None:
         raise ValueError(f"--steps={config.steps} and --epochs={config.epochs:g}: give one of them")
     if config.epochs is not None and not 0 < config.epochs < math.inf:
@@ -155,6 +157,16 @@ def validate(config: Config) -> Config:
         windows(config.profile_steps, None)
     _check_profiling(config)
     return config
+
+
+def _check_workers(config: Config) -> None:
+    """Checks what several processes cannot do together."""
+    if config.distribute != "multi_worker":
+        return
+    for flag, wanted in (("graph", "v2"), ("logical_cpus", 1), ("profiler_port", 0)):
+        value = getattr(config, flag)
+        if value != wanted:
+            raise ValueError(f"--{flag}={value} with --distribute=multi_worker: should be {wanted}")
 
 
 def _check_stddevs(config: Config) -> None:

@@ -1,9 +1,10 @@
 """Replicas: how the batch of a step is divided among devices, and what they found is put together.
 
-The engine is `tf.distribute`. A step's function runs in cross-replica context; the loss and its
-gradients are computed by all replicas, each on its part of the same global batch, the optimizer
-adds the gradients up, and everything else of a step (choice of the stddev, noise, measurement) is
-done once and written to all copies. So copies stay bit-identical, and noise is neither drawn by
+The engine is `tf.distribute`, for replicas of one process and of several. A step's function runs in
+cross-replica context; the loss and its gradients are computed by all replicas, each on its part of
+the same global batch, the optimizer adds the gradients up, and everything else of a step (choice of
+the stddev, noise, measurement) is done once and written to all copies; with several processes each
+does it for itself, by the same numbers. So copies stay bit-identical, and noise is neither drawn by
 each replica nor divided by their number.
 
     >>> replicas = Replicas(tf.distribute.MirroredStrategy(['cpu:0', 'cpu:1']))
@@ -14,10 +15,31 @@ each replica nor divided by their number.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.eager import context
+
+from tracker.cluster import Cluster
+
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError, tf.errors.InternalError)  # fmt: skip
+_NAME_LENGTH = 1024  # bytes of UTF-8
+
+
+class Agreed(NamedTuple):
+    """What all workers know after `Replicas.agree`.
+
+    Attributes:
+      chief: the chief's numbers.
+      sums: everyone's, added up.
+    """
+
+    chief: list[float]
+    sums: list[float]
 
 
 class Replicas:
@@ -25,14 +47,24 @@ class Replicas:
 
     Args:
       strategy: of tf.distribute; None for one replica on the default device.
+      cluster: the workers, if the strategy is over several processes.
 
     Attributes:
       count: how many there are.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy | None = None):
+    def __init__(
+        self, strategy: tf.distribute.Strategy | None = None, cluster: Cluster | None = None
+    ):
         self.strategy = strategy
+        self.cluster = cluster
         self.count = 1 if strategy is None else strategy.num_replicas_in_sync
+        self._summed: Any = None
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes the run; true where there is one process only."""
+        return self.cluster is None or self.cluster.chief
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Where variables that all replicas hold are made, and steps are traced."""
@@ -60,7 +92,9 @@ class Replicas:
         def replica(batch):
             part, weight = self._part(batch)
             loss, outputs, gradients = local(part, weight)
-            return (loss, outputs, gradients) if gather else (loss, None, None)
+            if not gather:
+                return loss, None, None
+            return loss, outputs, None if gradients is None else [_Rows.of(g) for g in gradients]
 
         loss, outputs, gradients = strategy.run(replica, args=(batch,))
         loss = strategy.reduce(tf.distribute.ReduceOp.SUM, loss, axis=None)
@@ -82,6 +116,41 @@ class Replicas:
 
         self.strategy.run(replica)
 
+    def agree(self, chief: Sequence[float] = (), everyone: Sequence[float] = ()) -> Agreed:
+        """Lets all workers know what only one can decide; each calls it, as often and as long.
+
+        Args:
+          chief: numbers, of which those of the chief count.
+          everyone: numbers, which are added up.
+
+        Raises:
+          LOST: another worker is gone.
+        """
+        if self.cluster is None:
+            return Agreed(list(chief), list(everyone))
+        mine = [c if self.chief else 0.0 for c in chief]
+        if self._summed is None:
+            self._summed = tf.function(
+                self._add_up, input_signature=[tf.TensorSpec([None], tf.float64)], autograph=False
+            )
+        found = self._summed(np.array([*mine, *everyone], np.float64)).numpy().tolist()
+        return Agreed(found[: len(mine)], found[len(mine) :])
+
+    def _add_up(self, numbers: tf.Tensor) -> tf.Tensor:
+        assert self.strategy is not None
+        local = self.strategy.extended.worker_devices
+        with self.strategy.scope():
+            part = self.strategy.run(lambda n: n / len(local), args=(numbers,))
+            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None)
+
+    def share(self, text: str = "") -> str:
+        """The chief's text, of at most 1,023 bytes of UTF-8, at all workers; see `agree`."""
+        if self.cluster is None:
+            return text
+        data = text.encode() if self.chief else b""
+        found = self.agree([*data, *[0] * (_NAME_LENGTH - len(data))]).chief
+        return bytes(round(c) for c in found).rstrip(b"\0").decode()
+
     def _part(self, batch: Any) -> tuple[Any, tf.Tensor]:
         """This replica's part of a batch, and its weight: its share of it, times `count`."""
         context = tf.distribute.get_replica_context()
@@ -97,15 +166,25 @@ class Replicas:
         assert self.strategy is not None
         if gradient is None:
             return None
-        first = self.strategy.experimental_local_results(gradient)[0]
-        if isinstance(first, tf.IndexedSlices):
-            parts = self.strategy.experimental_local_results(gradient)
-            return tf.IndexedSlices(
-                tf.concat([p.values for p in parts], 0),
-                tf.concat([p.indices for p in parts], 0),
-                first.dense_shape,
-            )
+        if isinstance(gradient, _Rows):
+            shape = self.strategy.experimental_local_results(gradient.dense_shape)[0]
+            values, indices = (self.strategy.gather(t, axis=0) for t in gradient[:2])
+            return tf.IndexedSlices(values, indices, shape)
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, gradient, axis=None)
+
+
+class _Rows(NamedTuple):
+    """A sparse gradient of one replica, as what replicas can return."""
+
+    values: Any
+    indices: Any
+    dense_shape: Any
+
+    @classmethod
+    def of(cls, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        return cls(gradient.values, gradient.indices, gradient.dense_shape)
 
 
 def weighted(loss: tf.Tensor, additional: list[tf.Tensor], weight: tf.Tensor | None) -> tf.Tensor:
@@ -123,6 +202,38 @@ def weighted(loss: tf.Tensor, additional: list[tf.Tensor], weight: tf.Tensor | N
     count = tf.distribute.get_strategy().num_replicas_in_sync
     fixed = tf.add_n([tf.cast(a, loss.dtype) for a in additional]) / count
     return (loss - fixed) * tf.cast(weight, loss.dtype) + fixed
+
+
+def join(cluster: Cluster, seconds: float) -> Replicas:
+    """Meets the other workers; before TensorFlow has done anything else.
+
+    Args:
+      cluster: whose port is free; if this is the chief, with all others listening.
+      seconds: how long to wait for the chief.
+
+    Raises:
+      ValueError: in one sentence.
+    """
+    leader = f"/job:{'chief' if 'chief' in cluster.jobs else 'worker'}/replica:0/task:0"
+    # As the strategy would do itself, but for the limits: it would wait for an hour.
+    context.context().configure_coordination_service(
+        "standalone",
+        service_leader=leader,
+        cluster_register_timeout_in_ms=int(1000 * (seconds + 5)),
+        shutdown_barrier_timeout_in_ms=5000,
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=name, num_tasks=count)
+            for name, count in cluster.jobs.items()
+        ],
+    )
+    try:
+        return Replicas(tf.distribute.MultiWorkerMirroredStrategy(), cluster)
+    except tf.errors.OpError as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"The chief at {cluster.addresses[0]} cannot be reached ({reason[0]}); start the same "
+            "command on every machine of TF_CONFIG, within --worker_timeout of each other"
+        ) from error
 
 
 def make(name: str) -> Replicas:

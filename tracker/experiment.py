@@ -85,12 +85,15 @@ class Experiment:
         return sum(math.prod(v.shape) for v in self.model.trainable_variables)
 
 
-def assemble(config: Config, noise_: bool = True) -> Experiment:
+def assemble(
+    config: Config, noise_: bool = True, replicas: distribution.Replicas | None = None
+) -> Experiment:
     """Makes every part of a run.
 
     Args:
       config: validated.
       noise_: whether to add noise at all; without, not even the choice of a stddev costs anything.
+      replicas: that hold the model; None for those of the configuration.
 
     Raises:
       ValueError: one sentence: the data, the model or a pattern does not fit the rest.
@@ -99,7 +102,7 @@ def assemble(config: Config, noise_: bool = True) -> Experiment:
     data = data_lib.load(config.dataset, config.seed, config.validation_fraction, config.label)
     total = config_lib.resolved_steps(config, len(data.x))
     windows = config_lib.profile_windows(config, total)
-    replicas = distribution.make(config.distribute)
+    replicas = replicas or distribution.make(config.distribute)
     _check_batches(config, len(data.x), replicas.count)
     with replicas.scope():
         with _precision(config.precision):

@@ -26,12 +26,12 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from tracker import app_flags, quiet, record, rundir
+from tracker import app_flags, cluster, quiet, record, rundir
 from tracker import config as config_lib
 from tracker.console import Console
 from tracker.record import Record
@@ -44,10 +44,11 @@ class _Ready(NamedTuple):
 
     experiment: Any
     run: rundir.RunDir
-    record: Record
+    record: Record | None  # None at a worker that is not the chief
     start: tuple = ()  # of a resumed run
     warnings: Sequence[str] = ()
     line: str = ""
+    worker: int = 0  # 0: this process is the chief, or alone
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,7 +62,11 @@ def main(argv: Sequence[str]) -> int:
         return app_flags.fail(str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # nothing had begun
-    with Console(ready.run.console_log) as console:
+    log = ready.run.console_log
+    if ready.worker:
+        log = ready.run.workers(ready.worker) / "log.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with Console(log) as console:
         for warning in ready.warnings:
             console.warn(warning)
         console.say(ready.line)
@@ -73,8 +78,12 @@ def _begun() -> _Ready:
     rundir.check_logdir(app_flags.LOGDIR.value)
     if app_flags.RUN.value:
         rundir.check_name(app_flags.RUN.value)
-    quiet.import_tensorflow(config.logical_cpus)
-    experiment = _traced(_assembled(config))
+    replicas = _import_tensorflow(config.distribute, config.logical_cpus, config.worker_timeout)
+    experiment = _traced(_assembled(config, replicas))
+    return _shared(replicas, experiment, lambda: _claimed(config, experiment))
+
+
+def _claimed(config: config_lib.Config, experiment: Any) -> _Ready:
     default = f"{_word(config.dataset)}-{_word(config.model)}"
     run = rundir.claim(app_flags.LOGDIR.value, app_flags.RUN.value, default)
     run.flags_txt.write_text(app_flags.flags_text(config))
@@ -88,7 +97,53 @@ def _begun() -> _Ready:
     return _Ready(experiment, run, created, line=line)
 
 
-def _assembled(config: config_lib.Config) -> Any:
+def _import_tensorflow(distribute: str, logical_cpus: int, timeout: float) -> Any:
+    """Imports TensorFlow; with several workers, meets them and returns the replicas of all."""
+    if distribute != "multi_worker":
+        quiet.import_tensorflow(logical_cpus)
+        return None
+    workers = cluster.read()
+    cluster.check_port(workers)
+    # What TensorFlow says of a lost connection is said in one sentence by us.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if workers.chief:
+        cluster.wait_for_others(workers, timeout, lambda line: print(line, file=sys.stderr))
+
+    def join():
+        from tracker import distribution
+
+        return distribution.join(workers, timeout)
+
+    return quiet.import_tensorflow(first=join)
+
+
+def _shared(replicas: Any, experiment: Any, begin: Callable[[], _Ready]) -> _Ready:
+    """Has the chief alone begin the run, and tells the other workers its name."""
+    if replicas is None:
+        return begin()
+    from tracker.distribution import LOST
+
+    name = ""
+    try:
+        if replicas.chief:
+            try:
+                ready = begin()
+                name = ready.run.name
+            finally:
+                replicas.share(name)
+            return ready
+        name = replicas.share()
+    except LOST as error:
+        raise ValueError("Another worker ended before the run began") from error
+    if not name:
+        raise ValueError("The chief could not begin the run; it says why")
+    number = replicas.cluster.number
+    line = f"Worker {number} of run {name}, with the chief at {replicas.cluster.addresses[0]}."
+    run = rundir.find(app_flags.LOGDIR.value, name)
+    return _Ready(experiment, run, None, line=line, worker=number)
+
+
+def _assembled(config: config_lib.Config, replicas: Any) -> Any:
     """The experiment, of compiled functions or of a session."""
     if config.graph == "v1":
         from tracker import session
@@ -96,7 +151,7 @@ def _assembled(config: config_lib.Config) -> Any:
         return session.assemble(config)
     from tracker import experiment
 
-    return experiment.assemble(config)
+    return experiment.assemble(config, replicas=replicas)
 
 
 def _traced(experiment: Any) -> Any:
@@ -118,17 +173,35 @@ def _resumed() -> _Ready:
     if app_flags.RUN.value:
         raise ValueError(f"--run={app_flags.RUN.value} with --resume: a resumed run has its name")
     run = rundir.find(app_flags.LOGDIR.value or "", app_flags.RESUME.value or "")
-    quiet.import_tensorflow(record.read(run).get("flags", {}).get("logical_cpus", 1))
+    recorded = record.read(run).get("flags", {})
+    given = app_flags.given()
+    replicas = _import_tensorflow(
+        recorded.get("distribute", "none"),
+        recorded.get("logical_cpus", 1),
+        given.get("worker_timeout", recorded.get("worker_timeout", 300.0)),
+    )
     from tracker import experiment as experiment_lib
     from tracker import resume
 
-    config = resume.merged(resume.settings(run), app_flags.given())
+    config = resume.merged(resume.settings(run), given)
     if config.graph == "v1":
         raise ValueError(f"--resume={run.name}: runs with --graph=v1 cannot go on; start a new one")
-    experiment = experiment_lib.assemble(config_lib.validate(config))
+    experiment = experiment_lib.assemble(config_lib.validate(config), replicas=replicas)
     warnings: list[str] = []
     checkpoints = experiment.checkpoints(run.checkpoints)
     step, batches = resume.restore(checkpoints, run, experiment.steps, warnings.append)
+
+    def begin():
+        ready = _continued(config, experiment, run, step, batches)
+        return ready._replace(warnings=warnings)
+
+    ready = _shared(replicas, experiment, begin)
+    return ready if ready.start else ready._replace(start=(resume.Start(step, batches),))
+
+
+def _continued(config, experiment, run: rundir.RunDir, step: int, batches: int) -> _Ready:
+    from tracker import resume
+
     resumed = Record.resume(run, step + 1)  # from here on the run is ours
     moved, validation = resume.trim(run, step)
     run.flags_txt.write_text(app_flags.flags_text(config))
@@ -136,13 +209,17 @@ def _resumed() -> _Ready:
     aside = f"; {moved:,} records after it are kept in {run.orphaned.name}" if moved else ""
     line = f"Run {run.name}: resumed at step {step:,} of {experiment.steps:,}{aside}."
     start = (resume.Start(step, batches, validation),)
-    return _Ready(experiment, run, resumed, start, warnings, line)
+    return _Ready(experiment, run, resumed, start, line=line)
 
 
 def _train(ready: _Ready, console: Console) -> int:
     from tracker.selectors import ChoiceError
     from tracker.train import train
+    from tracker.worker import work
 
+    if ready.record is None:
+        status = work(ready.experiment, ready.run, console, *ready.start)
+        return 0 if status == "completed" else 1
     try:
         outcome = train(ready.experiment, ready.run, ready.record, console, *ready.start)
     except ChoiceError as error:

@@ -11,16 +11,20 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags, logging
 
 
-def import_tensorflow(logical_cpus: int = 1) -> None:
+def import_tensorflow(logical_cpus: int = 1, first: Callable[[], Any] | None = None) -> Any:
     """Imports TensorFlow and Keras; stderr stays silent unless that fails.
 
     Args:
       logical_cpus: devices to divide the CPU into, which must be said before the first is used.
+      first: called before any device is used; what it returns is returned.
     """
+    found = None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if logging.get_verbosity() == logging.INFO and not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
@@ -36,9 +40,13 @@ def import_tensorflow(logical_cpus: int = 1) -> None:
                     tf.config.list_physical_devices("CPU")[0],
                     [tf.config.LogicalDeviceConfiguration()] * logical_cpus,
                 )
+            if first is not None:
+                found = first()
             # The first use of a device says more than the import does.
             tf.config.list_physical_devices()
             tf.constant(0)
+        except ValueError:
+            raise  # one sentence, and enough
         except BaseException:
             kept.seek(0)
             os.write(saved, kept.read())
@@ -46,3 +54,4 @@ def import_tensorflow(logical_cpus: int = 1) -> None:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+    return found

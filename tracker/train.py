@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +24,11 @@ from tracker import graphs, logbook, profiling, recorder, report, scopes, summar
 from tracker.checkpoints import Checkpoints
 from tracker.config import checkpoint_interval, steps_per_call
 from tracker.console import Console
+from tracker.distribution import LOST, Replicas
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
 from tracker.overhead import Intervals
-from tracker.record import Record, RunVanishedError
+from tracker.record import STATUSES, Record, RunVanishedError
 from tracker.report import Outcome
 from tracker.resume import BEGINNING, Start
 from tracker.rundir import RunDir
@@ -55,7 +56,8 @@ def train(
     Returns:
       How it ended. An exception ends the run as failed, and is passed on.
     """
-    with _signals() as signalled:
+    replicas = experiment.functions.body.replicas
+    with signals() as signalled:
         try:
             training = _Training(experiment, run, record, console, start)
         except BaseException as error:
@@ -66,10 +68,16 @@ def train(
             training.loop(signalled)
         except BaseException as error:
             outcome = training.outcome
+            if replicas.cluster is not None and isinstance(error, LOST):
+                outcome.status, outcome.reason = "failed", f"a worker is gone: {_sentence(error)}"
+                return outcome
             outcome.status, outcome.reason = "failed", _sentence(error)
             raise
         finally:
             training.close()
+        with contextlib.suppress(*LOST):
+            replicas.agree([STATUSES.index(training.outcome.status)])
+            training.gather()
         return training.outcome
 
 
@@ -77,6 +85,45 @@ def _sentence(error: BaseException) -> str:
     """An error on one line; those of graphs are followed by pages of where."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+class Decision(NamedTuple):
+    """What all workers do next.
+
+    Attributes:
+      most: steps of the next call at most.
+      summary_every: steps between summary steps.
+      signal: that one of them got, which ends the run; None to go on.
+    """
+
+    most: int
+    summary_every: int
+    signal: int | None = None
+
+
+_SIGNALS = signal.SIGINT, signal.SIGTERM
+
+
+def decide(replicas: Replicas, decision: Decision | None, signalled: int | None) -> Decision | None:
+    """Has all workers do what the chief decides.
+
+    Args:
+      replicas: that hold the model.
+      decision: the chief's; None to end the run, and at other workers.
+      signalled: the signal that this process got, if any.
+
+    Returns:
+      The decision; None to end the run.
+    """
+    if replicas.cluster is None:
+        return decision
+    mine = [0.0] * 3 if decision is None else [1.0, decision.most, decision.summary_every]
+    agreed = replicas.agree(mine, [float(signalled == s) for s in _SIGNALS])
+    goes_on, most, summary_every = map(int, agreed.chief)
+    if not goes_on:
+        return None
+    number = next((s for s, n in zip(_SIGNALS, agreed.sums, strict=True) if n), None)
+    return Decision(most, summary_every, number)
 
 
 class _Training:
@@ -141,11 +188,8 @@ class _Training:
         iterator = iter(experiment.batches(self._batches))
         self._validate()
         with self._console.progress(experiment.steps, outcome.step) as show:
-            while outcome.step < experiment.steps and outcome.status == "running":
-                following = outcome.step + 1
-                self._windows.before(following, self._schedule.window(following))
-                most = 1 if profiling.tracing() else self._most  # so that each has its marker
-                call = self._schedule.call(outcome.step, most)
+            while decision := self._decide(signalled()):
+                call = self._schedule.call(outcome.step, decision.most)
                 result = self._call(iterator, call)
                 self._windows.after(outcome.step, self._schedule.window(outcome.step + 1))
                 self._check(result)
@@ -156,6 +200,27 @@ class _Training:
                 self._interrupt(signalled())
         if outcome.status == "running":
             outcome.status = "completed"
+
+    def _decide(self, signalled: int | None) -> Decision | None:
+        """What is done next, by all workers; None where the run ends."""
+        outcome, decision = self.outcome, None
+        if outcome.step < self._experiment.steps and outcome.status == "running":
+            following = outcome.step + 1
+            self._windows.before(following, self._schedule.window(following))
+            most = 1 if profiling.tracing() else self._most  # so that each has its marker
+            decision = Decision(most, self._schedule.summary_every)
+        decision = decide(self._experiment.functions.body.replicas, decision, signalled)
+        self.gather()
+        if decision is not None:
+            self._interrupt(decision.signal)
+        return decision if outcome.status == "running" else None
+
+    def gather(self) -> None:
+        """Puts the captures of other workers beside the chief's, once all are written."""
+        cluster = self._experiment.functions.body.replicas.cluster
+        if cluster is not None:
+            others = range(1, len(cluster.addresses))
+            self._windows.gather({n: self._run.workers(n) for n in others})
 
     def close(self) -> None:
         """Leaves everything on disk: events, capture, checkpoint, model, status."""
@@ -357,13 +422,12 @@ def _place(names: Sequence[str]) -> Callable[[str], str]:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[Callable[[], int | None]]:
+def signals() -> Iterator[Callable[[], int | None]]:
     """Notes SIGINT and SIGTERM instead of dying of them; a second one of a kind is final.
 
     Off the main thread, where Python does not allow it, signals stay as they are.
     """
     received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -372,7 +436,7 @@ def _signals() -> Iterator[Callable[[], int | None]]:
         received.append(number)
         signal.signal(number, before[number])
 
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
         yield lambda: received[0] if received else None
     finally:

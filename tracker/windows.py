@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tracker import captures, profiling, summaries
+from tracker import captures, profiling, summaries, xplane
 from tracker.config import Window
 from tracker.console import Console
 from tracker.record import Record
@@ -42,6 +44,7 @@ class Windows:
         self._console, self._watch = console, watch
         self._profiler = profiling.Profiler(directory, lambda said: watch.once(said, said))
         self._first = 0
+        self._closed: Any = None  # the last capture, until those of other workers are beside it
 
     @property
     def active(self) -> bool:
@@ -64,6 +67,7 @@ class Windows:
         capture = self._profiler.stop()
         if capture is None:
             return
+        self._closed = capture
         size = sum(f.stat().length for f in capture.iterdir()) / 1e6
         if step >= self._first:
             self._console.say(
@@ -79,6 +83,21 @@ class Windows:
         else:
             kept.update(self._measure(capture, step))
         self._record.update(captures=[*self._record.fields.get("captures", []), kept])
+
+    def gather(self, others: Mapping[int, Any]) -> None:
+        """Moves what other workers captured of the last window beside it, for XProf to see as one.
+
+        Args:
+          others: their directories, by number; they have written what they have to write.
+        """
+        capture, self._closed = self._closed, None
+        if capture is None:
+            return
+        for number, directory in others.items():
+            for file in directory.glob(f"plugins/profile/*/*{xplane.SUFFIX}"):
+                host = file.name.removesuffix(xplane.SUFFIX)
+                os.replace(file, capture / f"{host}-worker{number}{xplane.SUFFIX}")
+            (directory / "plugins").rmtree(missing_ok=True)
 
     def _measure(self, capture: Any, step: int) -> dict[str, Any]:
         """Writes the numbers of a capture; what run.json keeps of it."""

@@ -52,8 +52,9 @@ def test_every_snippet_runs_in_order(tmp_path):
 
 def test_the_two_commands_are_one_line_each():
     marked = {mark.strip(): text for mark, _, text in BLOCKS if mark}
-    assert set(marked) == {"<!-- train-command -->", "<!-- test-command -->"}
-    assert all(len(text.strip().splitlines()) == 1 for text in marked.values())
+    assert marked.keys() >= {"<!-- train-command -->", "<!-- test-command -->"}
+    for name in ("train", "test"):
+        assert len(marked[f"<!-- {name}-command -->"].strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])

@@ -41,6 +41,7 @@ class Experiment:
       schedule: when things happen.
       functions: the compiled steps.
       loss_name: of the loss in force.
+      replicas: that hold the model.
     """
 
     config: Config
@@ -52,6 +53,7 @@ class Experiment:
     schedule: Schedule
     functions: steps_lib.Steps
     loss_name: str
+    replicas: distribution.Replicas = distribution.Replicas()  # noqa: RUF009 - it has no state yet
 
     def batches(self, first: int = 0) -> tf.data.Dataset:
         """Training batches, without the first ones that a run has had."""
@@ -134,7 +136,7 @@ def assemble(
     spec = data.batches(config.batch_size, config.seed).element_spec
     return Experiment(
         config, total, data, model, rule, around, schedule, steps_lib.Steps(body, spec),
-        loss_name,
+        loss_name, replicas,
     )  # fmt: skip
 
 

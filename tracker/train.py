@@ -56,7 +56,7 @@ def train(
     Returns:
       How it ended. An exception ends the run as failed, and is passed on.
     """
-    replicas = experiment.functions.body.replicas
+    replicas = experiment.replicas
     with signals() as signalled:
         try:
             training = _Training(experiment, run, record, console, start)
@@ -209,7 +209,7 @@ class _Training:
             self._windows.before(following, self._schedule.window(following))
             most = 1 if profiling.tracing() else self._most  # so that each has its marker
             decision = Decision(most, self._schedule.summary_every)
-        decision = decide(self._experiment.functions.body.replicas, decision, signalled)
+        decision = decide(self._experiment.replicas, decision, signalled)
         self.gather()
         if decision is not None:
             self._interrupt(decision.signal)
@@ -217,7 +217,7 @@ class _Training:
 
     def gather(self) -> None:
         """Puts the captures of other workers beside the chief's, once all are written."""
-        cluster = self._experiment.functions.body.replicas.cluster
+        cluster = self._experiment.replicas.cluster
         if cluster is not None:
             others = range(1, len(cluster.addresses))
             self._windows.gather({n: self._run.workers(n) for n in others})

@@ -39,7 +39,7 @@ def work(experiment: Experiment, run: RunDir, console: Console, start: Start = B
     with signals() as signalled:
         try:
             step = _follow(experiment, run, console, start, signalled)
-            code = experiment.functions.body.replicas.agree([0.0]).chief[0]
+            code = experiment.replicas.agree([0.0]).chief[0]
         except LOST as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             console.warn(f"The run failed: another worker is gone: {reason[0]}.")
@@ -58,11 +58,11 @@ def _follow(
 ) -> int:
     """Makes the chief's calls; returns the last step."""
     functions, schedule = experiment.functions, experiment.schedule
-    cluster = functions.body.replicas.cluster
+    cluster = experiment.replicas.cluster
     assert cluster is not None
     profiler = profiling.Profiler(run.workers(cluster.number), console.warn)
     iterator, step = iter(experiment.batches(start.batches)), start.step
-    while decision := decide(functions.body.replicas, None, signalled()):
+    while decision := decide(experiment.replicas, None, signalled()):
         if decision.signal is not None:
             console.warn(f"The run ends: a worker got {signal.Signals(decision.signal).name}.")
             break

@@ -203,12 +203,9 @@ def cut_off(input_shape, classes):
     return keras.Model(inputs, keras.ops.stop_gradient(x))
 
 
-
 def many(input_shape, classes, variables=1000):
     """So many small variables: branches of four, added up."""
     inputs = keras.Input(input_shape)
     x = layers.Flatten()(inputs)
-    branches = [
-        layers.Dense(classes)(layers.Dense(4, "tanh")(x)) for _ in range(variables // 4)
-    ]
+    branches = [layers.Dense(classes)(layers.Dense(4, "tanh")(x)) for _ in range(variables // 4)]
     return keras.Model(inputs, layers.Add()(branches))

@@ -201,3 +201,36 @@ def test_one_strange_variable_does_not_disturb_the_others():
     np.testing.assert_allclose(found.total[:2], [0.1, 1], rtol=1e-6)
     assert np.isnan(found.total[2])
     assert measured.nonfinite.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("noised", [True, False])
+@pytest.mark.parametrize("judged", [False, True])
+def test_many_small_variables_measured_together_are_those_measured_one_by_one(noised, judged):
+    """Seventy small ones and a large, a sparse and a float64 one between them, in their order."""
+    rng = np.random.default_rng(0)
+    before, middle, after, gradients, proposed = [], [], [], [], []
+    for i in range(73):
+        shape = {7: [wur._SMALL + 1], 8: [6, 2], 9: [3]}.get(i, [i % 5, 3] if i % 9 else [])
+        dtype = tf.float64 if i == 9 else tf.bfloat16 if i == 20 else tf.float32
+        size = 0.0 if i == 30 else 1e-20 if i == 31 else 1.0
+        old = tf.cast(size * rng.normal(size=shape), dtype)
+        mid = old if i == 40 else old + tf.cast(size * 1e-2 * rng.normal(size=shape), dtype)
+        new = mid if i % 10 == 0 else mid + tf.cast(1e-2 * rng.normal(size=shape), dtype)
+        if i == 50:
+            new = new * np.nan
+        slope = tf.cast(rng.normal(size=shape), dtype)
+        if i == 8:
+            slope = tf.IndexedSlices(slope[:2], tf.constant([4, 1]), tf.constant([6, 2]))
+        for kept, value in zip(
+            (before, middle, after, gradients, proposed),
+            (old, mid, new, None if i == 41 else slope, old + mid), strict=True,
+        ):  # fmt: skip
+            kept.append(value)
+    arguments = before, middle, after, gradients
+    rest = tf.constant(noised), True, proposed if judged else None
+    together = wur.measure(*arguments, *rest).numpy()
+    for i, row in enumerate(together):
+        alone = wur.measure(
+            *([v[i]] for v in arguments), *rest[:2], [proposed[i]] if judged else None
+        ).numpy()[0]
+        np.testing.assert_allclose(row, alone, rtol=1e-5, err_msg=str(i))

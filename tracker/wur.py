@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _SAFE = (1e-25, 1e30)  # sums of squares that float32 holds well
+_SMALL = 2**12  # elements; variables of at most so many are measured together
+_MANY = 64  # of them, from which that pays
 
 
 class Measured(NamedTuple):
@@ -124,6 +126,83 @@ def measure(
     if not before:
         return tf.zeros([0, len(Measured._fields)], tf.float64)
     noised = tf.constant(True) if noised is None else noised
+    groups = _groups(before, gradients)
+    rows = []
+    ways: tuple[Any, Any] = (_apart, _together)
+    for group, measured in zip(groups, ways, strict=True):
+        if group:
+            values = [[v[i] for i in group] for v in (before, middle, after, gradients)]
+            proposals = None if proposed is None else [proposed[i] for i in group]
+            rows.append(measured(*values, noised, relative, proposals, touched))
+    if len(rows) == 1:
+        return rows[0]
+    return tf.gather(tf.concat(rows, 0), np.argsort(groups[0] + groups[1]))
+
+
+def _groups(before, gradients) -> tuple[list[int], list[int]]:
+    """Which variables are measured one by one, and which together: small ones if there are many."""
+    import tensorflow as tf
+
+    small = [
+        i
+        for i, (b, g) in enumerate(zip(before, gradients, strict=True))
+        if np.prod(b.shape) <= _SMALL
+        and tf.as_dtype(b.dtype) != tf.float64
+        and not isinstance(g, tf.IndexedSlices)
+    ]
+    if len(small) < _MANY:
+        small = []
+    return sorted(set(range(len(before))) - set(small)), small
+
+
+def _together(before, middle, after, gradients, noised, relative, proposed, touched):
+    """Rows of many small variables, as one vector whose segments they are.
+
+    One by one each costs some hundred ops, which take longer than what they compute. In float64 no
+    square of a float32 number overflows or underflows.
+    """
+    import tensorflow as tf
+
+    sizes = [int(np.prod(b.shape)) for b in before]
+    segments = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+    def vector(values):
+        flat = [tf.reshape(tf.cast(v, tf.float32), [-1]) for v in values]
+        return tf.cast(tf.concat(flat, 0), tf.float64)
+
+    def total(x):
+        return tf.math.unsorted_segment_sum(tf.cast(x, tf.float64), segments, len(sizes))
+
+    def size(x):
+        return tf.sqrt(total(tf.square(x)))
+
+    old, mid, new = vector(before), vector(middle), vector(after)
+    moved = vector([tf.zeros_like(b) if g is None else g
+                    for b, g in zip(before, gradients, strict=True)])  # fmt: skip
+    moved = tf.not_equal(moved, 0)
+    norms = [size(x) for x in (old, new, new - old, mid - old, new - mid)]
+    loud = [0.0 if m is a or proposed is not None else 1.0
+            for m, a in zip(middle, after, strict=True)]  # fmt: skip
+    some = tf.constant(loud, tf.float64) * tf.cast(noised, tf.float64)
+    if relative:
+        some *= tf.cast(norms[0] > 0, tf.float64)
+    counts = [
+        tf.constant(sizes, tf.float64),
+        total(moved),
+        total(moved & tf.equal(old, mid)),
+        some * sizes,
+        some * total(tf.equal(mid, new)),
+        total(~tf.math.is_finite(new)),
+    ]
+    nothing = tf.fill([len(sizes)], tf.constant(np.nan, tf.float64))
+    proposal = nothing if proposed is None else size(vector(proposed) - old)
+    return tf.stack([*norms, *counts, nothing, nothing, nothing, proposal], axis=1)
+
+
+def _apart(before, middle, after, gradients, noised, relative, proposed, touched):
+    """Rows of variables, each measured on its own."""
+    import tensorflow as tf
+
     triples = [
         _Triple(_wide(b), _wide(m), _wide(a), m is a)
         for b, m, a in zip(before, middle, after, strict=True)
@@ -244,9 +323,10 @@ def ratios(measured: Measured) -> Ratios:
     """Divides: the ratios of every variable, NaN where there is none.
 
     A variable that was all zeros has ratio 0 if it still is, and none if the update changed it.
-    A NaN or infinity among the weights leaves no ratio either, and is counted by `nonfinite`.
+    A NaN or infinity among the weights leaves no ratio either, and is counted by `nonfinite`; nor
+    has a variable without elements.
     """
-    before = measured.before
+    before = np.where(measured.size > 0, measured.before, np.nan)
     total = _divide(measured.update, before)
     return Ratios(
         total,

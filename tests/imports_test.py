@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "tracker"
 WITHOUT_TENSORFLOW = (
     *("tags", "rundir", "record", "source", "events", "captures", "config", "schedule"),
-    *("xplane", "xprof_pages", "scopes", "app_flags", "main", "console"),
+    *("xplane", "xprof_pages", "scopes", "app_flags", "main", "console", "cluster"),
     *("runs", "profiles", "plugin", "plugin.loader", "plugin.tab"),
 )
 ENTRY_POINTS = {"app_flags", "main", "quiet", "compare_strategies"}

@@ -38,8 +38,8 @@ class Agreed(NamedTuple):
       sums: everyone's, added up.
     """
 
-    chief: list[float]
-    sums: list[float]
+    chief: list[int]
+    sums: list[int]
 
 
 class Replicas:
@@ -116,7 +116,7 @@ class Replicas:
 
         self.strategy.run(replica)
 
-    def agree(self, chief: Sequence[float] = (), everyone: Sequence[float] = ()) -> Agreed:
+    def agree(self, chief: Sequence[int] = (), everyone: Sequence[int] = ()) -> Agreed:
         """Lets all workers know what only one can decide; each calls it, as often and as long.
 
         Args:
@@ -128,12 +128,13 @@ class Replicas:
         """
         if self.cluster is None:
             return Agreed(list(chief), list(everyone))
-        mine = [c if self.chief else 0.0 for c in chief]
+        mine = [c if self.chief else 0 for c in chief]
         if self._summed is None:
             self._summed = tf.function(
                 self._add_up, input_signature=[tf.TensorSpec([None], tf.float64)], autograph=False
             )
-        found = self._summed(np.array([*mine, *everyone], np.float64)).numpy().tolist()
+        summed = self._summed(np.array([*mine, *everyone], np.float64)).numpy()
+        found = np.rint(summed).astype(int).tolist()  # a share each, added up, may miss a last bit
         return Agreed(found[: len(mine)], found[len(mine) :])
 
     def _add_up(self, numbers: tf.Tensor) -> tf.Tensor:
@@ -149,7 +150,7 @@ class Replicas:
             return text
         data = text.encode() if self.chief else b""
         found = self.agree([*data, *[0] * (_NAME_LENGTH - len(data))]).chief
-        return bytes(round(c) for c in found).rstrip(b"\0").decode()
+        return bytes(found).rstrip(b"\0").decode()
 
     def _part(self, batch: Any) -> tuple[Any, tf.Tensor]:
         """This replica's part of a batch, and its weight: its share of it, times `count`."""

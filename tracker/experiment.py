@@ -53,7 +53,7 @@ class Experiment:
     schedule: Schedule
     functions: steps_lib.Steps
     loss_name: str
-    replicas: distribution.Replicas = distribution.Replicas()  # noqa: RUF009 - it has no state yet
+    replicas: distribution.Replicas
 
     def batches(self, first: int = 0) -> tf.data.Dataset:
         """Training batches, without the first ones that a run has had."""

@@ -21,6 +21,7 @@ Exit status: 0 completed; 1 failed or diverged; 2 a mistake in the command, noth
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -123,14 +124,15 @@ def _shared(replicas: Any, experiment: Any, begin: Callable[[], _Ready]) -> _Rea
         return begin()
     from tracker.distribution import LOST
 
-    name = ""
     try:
         if replicas.chief:
             try:
                 ready = begin()
-                name = ready.run.name
-            finally:
-                replicas.share(name)
+            except ValueError:
+                with contextlib.suppress(*LOST):
+                    replicas.share("")
+                raise
+            replicas.share(ready.run.name)
             return ready
         name = replicas.share()
     except LOST as error:
@@ -173,12 +175,14 @@ def _resumed() -> _Ready:
     if app_flags.RUN.value:
         raise ValueError(f"--run={app_flags.RUN.value} with --resume: a resumed run has its name")
     run = rundir.find(app_flags.LOGDIR.value or "", app_flags.RESUME.value or "")
-    recorded = record.read(run).get("flags", {})
     given = app_flags.given()
+    devices = {
+        **dataclasses.asdict(config_lib.Config()),
+        **record.read(run).get("flags", {}),
+        **given,
+    }
     replicas = _import_tensorflow(
-        recorded.get("distribute", "none"),
-        recorded.get("logical_cpus", 1),
-        given.get("worker_timeout", recorded.get("worker_timeout", 300.0)),
+        *(devices[name] for name in ("distribute", "logical_cpus", "worker_timeout"))
     )
     from tracker import experiment as experiment_lib
     from tracker import resume

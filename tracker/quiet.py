@@ -24,7 +24,7 @@ def import_tensorflow(logical_cpus: int = 1, first: Callable[[], Any] | None = N
       logical_cpus: devices to divide the CPU into, which must be said before the first is used.
       first: called before any device is used; what it returns is returned.
     """
-    found = None
+    found, told = None, False
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if logging.get_verbosity() == logging.INFO and not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
@@ -41,15 +41,16 @@ def import_tensorflow(logical_cpus: int = 1, first: Callable[[], Any] | None = N
                     [tf.config.LogicalDeviceConfiguration()] * logical_cpus,
                 )
             if first is not None:
+                told = True  # by what it raises, in one sentence
                 found = first()
+                told = False
             # The first use of a device says more than the import does.
             tf.config.list_physical_devices()
             tf.constant(0)
-        except ValueError:
-            raise  # one sentence, and enough
         except BaseException:
-            kept.seek(0)
-            os.write(saved, kept.read())
+            if not told:
+                kept.seek(0)
+                os.write(saved, kept.read())
             raise
         finally:
             os.dup2(saved, 2)

@@ -12,19 +12,18 @@ import dataclasses
 import math
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tracker import graphs, logbook, profiling, recorder, report, scopes, summaries, tags
+from tracker import calls, graphs, logbook, profiling, recorder, report, scopes, summaries, tags
 from tracker.checkpoints import Checkpoints
 from tracker.config import checkpoint_interval, steps_per_call
 from tracker.console import Console
-from tracker.distribution import LOST, Replicas
+from tracker.distribution import LOST
 from tracker.evaluation import Evaluation
 from tracker.experiment import Experiment
 from tracker.overhead import Intervals
@@ -57,11 +56,11 @@ def train(
       How it ended. An exception ends the run as failed, and is passed on.
     """
     replicas = experiment.replicas
-    with signals() as signalled:
+    with calls.signals() as signalled:
         try:
             training = _Training(experiment, run, record, console, start)
         except BaseException as error:
-            record.finish("failed", last_step=start.step, reason=_sentence(error))
+            record.finish("failed", last_step=start.step, reason=calls.sentence(error))
             raise
         try:
             training.open()
@@ -69,9 +68,12 @@ def train(
         except BaseException as error:
             outcome = training.outcome
             if replicas.cluster is not None and isinstance(error, LOST):
-                outcome.status, outcome.reason = "failed", f"a worker is gone: {_sentence(error)}"
+                outcome.status, outcome.reason = (
+                    "failed",
+                    f"a worker is gone: {calls.sentence(error)}",
+                )
                 return outcome
-            outcome.status, outcome.reason = "failed", _sentence(error)
+            outcome.status, outcome.reason = "failed", calls.sentence(error)
             raise
         finally:
             training.close()
@@ -79,51 +81,6 @@ def train(
             replicas.agree([STATUSES.index(training.outcome.status)])
             training.gather()
         return training.outcome
-
-
-def _sentence(error: BaseException) -> str:
-    """An error on one line; those of graphs are followed by pages of where."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-class Decision(NamedTuple):
-    """What all workers do next.
-
-    Attributes:
-      most: steps of the next call at most.
-      summary_every: steps between summary steps.
-      signal: that one of them got, which ends the run; None to go on.
-    """
-
-    most: int
-    summary_every: int
-    signal: int | None = None
-
-
-_SIGNALS = signal.SIGINT, signal.SIGTERM
-
-
-def decide(replicas: Replicas, decision: Decision | None, signalled: int | None) -> Decision | None:
-    """Has all workers do what the chief decides.
-
-    Args:
-      replicas: that hold the model.
-      decision: the chief's; None to end the run, and at other workers.
-      signalled: the signal that this process got, if any.
-
-    Returns:
-      The decision; None to end the run.
-    """
-    if replicas.cluster is None:
-        return decision
-    mine = [0.0] * 3 if decision is None else [1.0, decision.most, decision.summary_every]
-    agreed = replicas.agree(mine, [float(signalled == s) for s in _SIGNALS])
-    goes_on, most, summary_every = map(int, agreed.chief)
-    if not goes_on:
-        return None
-    number = next((s for s, n in zip(_SIGNALS, agreed.sums, strict=True) if n), None)
-    return Decision(most, summary_every, number)
 
 
 class _Training:
@@ -201,15 +158,15 @@ class _Training:
         if outcome.status == "running":
             outcome.status = "completed"
 
-    def _decide(self, signalled: int | None) -> Decision | None:
+    def _decide(self, signalled: int | None) -> calls.Decision | None:
         """What is done next, by all workers; None where the run ends."""
         outcome, decision = self.outcome, None
         if outcome.step < self._experiment.steps and outcome.status == "running":
             following = outcome.step + 1
             self._windows.before(following, self._schedule.window(following))
             most = 1 if profiling.tracing() else self._most  # so that each has its marker
-            decision = Decision(most, self._schedule.summary_every)
-        decision = decide(self._experiment.replicas, decision, signalled)
+            decision = calls.Decision(most, self._schedule.summary_every)
+        decision = calls.decide(self._experiment.replicas, decision, signalled)
         self.gather()
         if decision is not None:
             self._interrupt(decision.signal)
@@ -260,14 +217,10 @@ class _Training:
     _loss = math.nan  # of the last step
 
     def _call(self, iterator: Any, call: Call) -> Result:
-        step, functions = self.outcome.step, self._experiment.functions
+        step = self.outcome.step
         before = self._weights(step + 1)
         began = time.time()
-        with profiling.step_marker(step + 1):
-            if call.intervals:
-                result = functions.tracked(iterator, step, call.intervals, call.plain)
-            else:
-                result = functions.plain(iterator, step, call.plain)
+        result = calls.make(self._experiment.functions, iterator, step, call)
         ended = time.time()
         self._notice_deletion()
         with profiling.span(scopes.SUMMARIES):
@@ -397,7 +350,7 @@ class _Training:
         except (NotImplementedError, TypeError, ValueError) as error:
             self._console.warn(
                 f"model.keras was not written, the weights are in {self._run.checkpoints.name}/: "
-                f"{_sentence(error)}"
+                f"{calls.sentence(error)}"
             )
         finally:
             temporary.unlink(missing_ok=True)
@@ -419,26 +372,3 @@ def _place(names: Sequence[str]) -> Callable[[str], str]:
     """Where the variable of a tag stands in the model: '12 of 80'; '' for other tags."""
     places = {name: f"{i + 1} of {len(names)}" for i, name in enumerate(names)}
     return lambda tag: places.get(tag.partition("/")[2], "")
-
-
-@contextlib.contextmanager
-def signals() -> Iterator[Callable[[], int | None]]:
-    """Notes SIGINT and SIGTERM instead of dying of them; a second one of a kind is final.
-
-    Off the main thread, where Python does not allow it, signals stay as they are.
-    """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-
-    def note(number, frame):
-        received.append(number)
-        signal.signal(number, before[number])
-
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield lambda: received[0] if received else None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

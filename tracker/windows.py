@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,7 +95,7 @@ class Windows:
         for number, directory in others.items():
             for file in directory.glob(f"plugins/profile/*/*{xplane.SUFFIX}"):
                 host = file.name.removesuffix(xplane.SUFFIX)
-                os.replace(file, capture / f"{host}-worker{number}{xplane.SUFFIX}")
+                file.replace(capture / f"{host}-worker{number}{xplane.SUFFIX}")
             (directory / "plugins").rmtree(missing_ok=True)
 
     def _measure(self, capture: Any, step: int) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """What a worker other than the chief does: the same calls of the same steps, and no writing.
 
 The chief decides how far each call goes and when the run ends, and says so before every call. A
-worker leaves a log and, until the chief has gathered them, its captures.
+worker leaves a log and, until the chief has gathered them, the captures it was asked for. They have
+to be asked for, as TensorFlow 2.21 can crash while it ends one: in `SplitEventTracker`, which joins
+the two ends of operations that begin on one thread and end on another, such as collectives. A
+quarter of the captures of a busy machine ended the worker so, and none of the chief's.
 
     >>> work(experiment, run, console, Start())
     'completed'
@@ -13,14 +16,13 @@ import dataclasses
 import signal
 from collections.abc import Callable
 
-from tracker import profiling
+from tracker import calls, profiling
 from tracker.console import Console
 from tracker.distribution import LOST
 from tracker.experiment import Experiment
 from tracker.record import STATUSES
 from tracker.resume import BEGINNING, Start
 from tracker.rundir import RunDir
-from tracker.train import decide, signals
 
 
 def work(experiment: Experiment, run: RunDir, console: Console, start: Start = BEGINNING) -> str:
@@ -36,15 +38,14 @@ def work(experiment: Experiment, run: RunDir, console: Console, start: Start = B
       How the run ended, as the chief says; 'failed' if another worker was lost.
     """
     step = start.step
-    with signals() as signalled:
+    with calls.signals() as signalled:
         try:
             step = _follow(experiment, run, console, start, signalled)
-            code = experiment.replicas.agree([0.0]).chief[0]
+            code = experiment.replicas.agree([0]).chief[0]
         except LOST as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            console.warn(f"The run failed: another worker is gone: {reason[0]}.")
+            console.warn(f"The run failed: another worker is gone: {calls.sentence(error)}.")
             return "failed"
-    status = STATUSES[int(code)]
+    status = STATUSES[code]
     console.say(f"Run {run.name} {status} after step {step:,}.")
     return status
 
@@ -57,26 +58,20 @@ def _follow(
     signalled: Callable[[], int | None],
 ) -> int:
     """Makes the chief's calls; returns the last step."""
-    functions, schedule = experiment.functions, experiment.schedule
-    cluster = experiment.replicas.cluster
+    schedule, cluster = experiment.schedule, experiment.replicas.cluster
     assert cluster is not None
     profiler = profiling.Profiler(run.workers(cluster.number), console.warn)
     iterator, step = iter(experiment.batches(start.batches)), start.step
-    while decision := decide(experiment.replicas, None, signalled()):
+    while decision := calls.decide(experiment.replicas, None, signalled()):
         if decision.signal is not None:
             console.warn(f"The run ends: a worker got {signal.Signals(decision.signal).name}.")
             break
         schedule = dataclasses.replace(schedule, summary_every=decision.summary_every)
-        window = schedule.window(step + 1)
+        window = schedule.window(step + 1) if experiment.config.profile_workers else None
         if window and window.start == step + 1:
             profiler.start()
         call = schedule.call(step, decision.most)
-        with profiling.step_marker(step + 1):
-            if call.intervals:
-                result = functions.tracked(iterator, step, call.intervals, call.plain)
-            else:
-                result = functions.plain(iterator, step, call.plain)
-        step += result.steps
+        step += calls.make(experiment.functions, iterator, step, call).steps
         if profiler.active and not schedule.window(step + 1):
             profiler.stop()
     profiler.stop()

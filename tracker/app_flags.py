@@ -250,6 +250,12 @@ _string(
 )
 _integer("profile_every", "Also profile five steps from every so many steps on; 0: no.")
 _integer("profile_captures", "Most captures of a run, for --profile_every.")
+flags.DEFINE_bool(
+    "profile_workers",
+    Config.profile_workers,
+    "Profile the other workers of --distribute=multi_worker as well as the chief. TensorFlow 2.21 "
+    "can crash while it ends such a capture, which ends the run as failed.",
+)
 _integer(
     "profiler_port",
     "Port on which TensorBoard's Capture Profile and `python -m tracker.profiles capture` reach "

@@ -83,6 +83,7 @@ class Config:
     profile_steps: str = "auto"
     profile_every: int = 0
     profile_captures: int = 10
+    profile_workers: bool = False
     profiler_port: int = 0
     overhead_budget: float = 0.0  # percent; 0: no budget
     checkpoint_every: str = "60s"
@@ -218,6 +219,11 @@ def _check_profiling(config: Config) -> None:
         raise ValueError(
             f"--profile_every={config.profile_every}: should be 0, or more than {PROFILED_STEPS}, "
             "which is how many steps each capture takes"
+        )
+    if config.profile_workers and config.distribute != "multi_worker":
+        raise ValueError(
+            f"--profile_workers with --distribute={config.distribute}: should be with "
+            "--distribute=multi_worker, as there is no other worker"
         )
     if not config.profiler_port:
         return

@@ -25,7 +25,7 @@ HARMLESS = frozenset(
     {
         *("summary_every", "histogram_every", "validate_every", "log_every", "overhead_budget"),
         *("wur", "wur_variables", "profile_steps", "checkpoint_every", "keep_checkpoints"),
-        *("profile_every", "profile_captures", "profiler_port"),
+        *("profile_every", "profile_captures", "profile_workers", "profiler_port"),
         *("worker_timeout", "steps_per_call", "on_nonfinite", "steps", "epochs"),
     }
 )

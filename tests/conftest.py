@@ -2,9 +2,7 @@
 
 import contextlib
 import fcntl
-import pathlib
 import subprocess
-import tempfile
 import time
 
 import pytest
@@ -13,12 +11,13 @@ from tests import browser, experiments
 
 
 @pytest.fixture(autouse=True)
-def _company(request, testrun_uid):
+def _company(request, tmp_path_factory, worker_id):
     """Lets a test that is marked `alone` have the machine to itself; the others run side by side.
 
     Whoever comes next waits at the gate, so that a test that wants to be alone gets its turn.
     """
-    place = pathlib.Path(tempfile.gettempdir()) / f"tracker-tests-{testrun_uid}"
+    place = tmp_path_factory.getbasetemp()
+    place = (place if worker_id == "master" else place.parent) / "company"
     kind = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
     with contextlib.ExitStack() as stack:
         gate, room = (stack.enter_context(open(f"{place}.{n}", "w")) for n in ("gate", "room"))

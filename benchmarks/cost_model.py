@@ -26,9 +26,12 @@ from tracker import tags
 
 WORD = 4  # bytes of a float32
 VECTORISED = 2**12  # as noise.VECTORISED
+SMALL_VARIABLE, MANY = 2**12, 64  # as in wur: from so many small variables they go together
 ALIGNED = 64 // WORD  # elements: a slice that begins at a multiple of this is not copied
 FIELDS = 15  # of wur.Measured, float64 each
 SMALL = "small"  # the kind of operations on a few numbers, which cost the same for any variable
+VIEW = "view"  # that hand an array on: reading and assigning a variable, another shape
+BRANCH = "branch"  # small ones that TensorFlow folds away, but not in a branch that it leaves whole
 
 
 class Kind(NamedTuple):
@@ -52,6 +55,7 @@ _PHILOX = 22.0
 
 KINDS = {
     "copy": Kind(1, 1),
+    "slice": Kind(1, 1),  # a stretch that does not begin where a vector of the processor may
     "add": Kind(2, 1, 1),  # two arrays into a new one
     "in_place": Kind(1, 1, 1),  # an array and a scalar
     "combine": Kind(2, 1, 1),  # two arrays into one of them
@@ -64,6 +68,7 @@ KINDS = {
     "compare": Kind(2, 0.25, 1),
     "both": Kind(0.5, 0.25, 1),
     "count": Kind(1.25, 1, 1),  # bools into integers, and their sum
+    "segment_sum": Kind(3, 0, 1),  # float64, by an integer for each
 }
 
 
@@ -72,7 +77,7 @@ class Op(NamedTuple):
 
     Attributes:
       type: TensorFlow's.
-      kind: key of `KINDS`, or `SMALL`.
+      kind: key of `KINDS`, or `SMALL`, `VIEW` or `BRANCH`.
       elements: that it works on.
       cold: how many of its words an element were not touched just before: variables and snapshots.
       more: further operations of the graph that are counted with it.
@@ -109,7 +114,7 @@ def traffic(ops: Sequence[Op], elements: float | None = None) -> Traffic:
     each = elements or max((op.elements for op in ops), default=0) or 1
     sums = [0.0] * 4
     for op in ops:
-        if op.kind != SMALL:
+        if op.kind in KINDS:
             sums = [s + op.elements * k for s, k in zip(sums, KINDS[op.kind], strict=True)]
     return Traffic(*(s / each for s in sums))
 
@@ -130,15 +135,18 @@ def draw_ops(elements: int, source: str = "stateless", device: str = "cpu") -> l
     """
     n = float(elements)
     if source == "table":
-        small = ("StatelessRandomUniformIntV2", "Cast", "ReadVariableOp", "AddV2", "Pack", "Pack",
-                 "Reshape")  # fmt: skip
-        return [*map(Op, small), Op("StridedSlice", "copy", n, cold=1)]
+        return [
+            *map(Op, ("StatelessRandomUniformIntV2", "AddV2")),
+            *[Op(type_, BRANCH) for type_ in ("Cast", "Pack", "Pack")],
+            *[Op(type_, VIEW) for type_ in ("ReadVariableOp", "Reshape")],
+            Op("StridedSlice", "slice", n, cold=1),
+        ]
     if elements < VECTORISED or device == "gpu":
         return [Op("StatelessRandomNormalV2", "normal", n)]
     half = float((elements + 1) // 2)
     apart = half % ALIGNED == 0  # whether halves of the uniform numbers are views, not copies
     first = "copy" if apart else "in_place"
-    views = [Op("StridedSlice")] * 2 if apart else [Op("StridedSlice", "copy", half)] * 2
+    views = [Op("StridedSlice")] * 2 if apart else [Op("StridedSlice", "slice", half)] * 2
     return [
         Op("StatelessRandomUniformV2", "uniform", 2 * half),
         *views,
@@ -152,8 +160,8 @@ def draw_ops(elements: int, source: str = "stateless", device: str = "cpu") -> l
         Op("Mul", "combine", half),
         Op("Mul", "combine", half),
         Op("ConcatV2", "copy", 2 * half),
-        Op("StridedSlice") if elements % 2 == 0 else Op("StridedSlice", "copy", n),
-        Op("Reshape"),
+        Op("StridedSlice", "slice", n) if elements % 2 else Op("StridedSlice", BRANCH),
+        Op("Reshape", VIEW),
     ]
 
 
@@ -162,17 +170,17 @@ def noise_ops(
 ) -> list[Op]:
     """The noise of one step on one variable: `noise.Adder`, one branch of `routes`."""
     n = float(elements)
-    scaled = [*draw_ops(elements, source, device), Op("Mul", "in_place", n), Op("ReadVariableOp")]
+    read, assign = Op("ReadVariableOp", VIEW), Op("AssignVariableOp", VIEW)
+    scaled = [*draw_ops(elements, source, device), Op("Mul", "in_place", n), read]
     if strategy == "buffered":
         # The buffer keeps the noise, so that the sum needs an array of its own.
-        kept = [Op("AssignVariableOp"), Op("ReadVariableOp")]
-        return [*scaled, *kept, Op("AddV2", "add", n, cold=1), Op("AssignVariableOp")]
-    return [*scaled, Op("AddV2", "combine", n, cold=1), Op("AssignVariableOp")]
+        return [*scaled, assign, read, Op("AddV2", "add", n, cold=1), assign]
+    return [*scaled, Op("AddV2", "combine", n, cold=1), assign]
 
 
 def snapshot_ops(elements: int) -> list[Op]:
     """What keeping the weights of before costs an update that works in place: a copy."""
-    read = [Op("ReadVariableOp")] * 3
+    read = [Op("ReadVariableOp", VIEW)] * 3
     return [*read, Op("copy-on-write", "copy", float(elements), cold=1)]
 
 
@@ -198,6 +206,51 @@ def measure_ops(elements: int, noised: bool = True) -> list[Op]:
         Op("Cast", "count", n, more=count),
         *(noise_count if noised else []),
         *map(Op, ("Pack", "Pack", "StridedSlice")),
+    ]
+
+
+def together_ops(sizes: Sequence[int]) -> list[Op]:
+    """`wur.measure` of many small variables, as one float64 vector."""
+    n, wide = float(sum(sizes)), 2.0 * sum(sizes)
+    flat = [Op("Reshape", VIEW)] * (4 * len(sizes))
+    vector = [Op("ConcatV2", "copy", n, cold=1), Op("Cast", "copy", (n + wide) / 2)]
+    total = Op("UnsortedSegmentSum", "segment_sum", n)
+    norm = [Op("Square", "copy", wide), total, Op("Sqrt")]
+    number = [Op("Cast", "copy", n), total]
+    return [
+        *flat,
+        *vector * 4,
+        Op("NotEqual", "compare", n),
+        *[Op("Sub", "add", wide)] * 3,
+        *norm * 5,
+        *number,
+        Op("Equal", "compare", wide),
+        Op("LogicalAnd", "both", n),
+        *number,
+        Op("Equal", "compare", wide),
+        *number,
+        Op("IsFinite", "compare", n),
+        Op("LogicalNot", "both", n),
+        *number,
+        *map(Op, ("Cast", "Mul", "Mul", "Mul", "Pack")),
+    ]
+
+
+def groups(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Sizes that are measured one by one, and those measured together, as `wur` divides them."""
+    small = [n for n in sizes if n <= SMALL_VARIABLE]
+    if len(small) < MANY:
+        return list(sizes), []
+    return [n for n in sizes if n > SMALL_VARIABLE], small
+
+
+def summary_ops(sizes: Sequence[int], noised: bool = True) -> list[Op]:
+    """What a summary step runs more than a plain one."""
+    apart, small = groups(sizes)
+    return [
+        *(op for n in sizes for op in snapshot_ops(n)),
+        *(op for n in apart for op in measure_ops(n, noised)),
+        *(together_ops(small) if small else ()),
     ]
 
 
@@ -235,9 +288,9 @@ def graph_nodes(
         kind = "table" if source == "table" else "small" if n < VECTORISED else "vectorised"
         one = sum(op_counts(noise_ops(n, strategy, source)).values()) + _CONSTANTS[kind]
         nodes += one * (stddevs if strategy == "routes" else 1)
-        if measured:
-            nodes += sum(op_counts(snapshot_ops(n)).values()) + CAREFUL_NODES + 3
-            nodes += sum(op_counts(measure_ops(n)).values()) + _CONSTANTS["measure"]
+    if measured:
+        nodes += sum(op_counts(summary_ops(sizes)).values()) + 3 * len(sizes)
+        nodes += (CAREFUL_NODES + _CONSTANTS["measure"]) * len(groups(sizes)[0])
     return nodes
 
 
@@ -253,10 +306,12 @@ class Machine:
         at a time, so that caches, threads and starting an operation are in it.
       arrays: how many arrays a curve was measured with.
       op_seconds: of an operation on a few numbers.
+      view_seconds: of reading or assigning a variable.
       dead_seconds: of an operation in a branch that is not taken.
       loop_seconds: of one turn of the loop around the steps.
       call_seconds: of a branch that is called as a function.
-      node_seconds: to trace, optimise and start a node of the graph.
+      build_seconds: to trace, optimise and start a graph of hardly any nodes.
+      node_seconds: the same, for each node.
       value_seconds: to make one value of a record.
       number_seconds: to test one Python number and put it into a dictionary.
       array_seconds: of one NumPy operation on a short array.
@@ -268,9 +323,11 @@ class Machine:
     curves: Mapping[str, Curve]
     arrays: int
     op_seconds: float
+    view_seconds: float
     dead_seconds: float
     loop_seconds: float
     call_seconds: float
+    build_seconds: float
     node_seconds: float
     value_seconds: float
     number_seconds: float
@@ -279,16 +336,21 @@ class Machine:
     record_seconds: float
     memory_seconds: float
 
-    def seconds(self, op: Op, footprint: float) -> float:
+    def seconds(self, op: Op, footprint: float, whole: bool = False) -> float:
         """Of one operation.
 
         Args:
           op: the operation.
+          whole: whether it is in a branch that TensorFlow leaves whole.
           footprint: float32 words of the variables and snapshots that a step goes through; if they
             do not fit into a cache, what is cold comes from memory.
         """
-        small = self.op_seconds * (len(op.more) + (op.kind == SMALL))
-        if op.kind == SMALL or not op.elements:
+        if op.kind == BRANCH:
+            return self.op_seconds if whole else 0.0
+        if op.kind in (SMALL, VIEW):
+            return self.op_seconds if op.kind == SMALL else self.view_seconds
+        small = self.op_seconds * len(op.more)
+        if not op.elements:
             return small
         taken = interpolated(self.curves[op.kind], op.elements)
         # The curve was measured on as many words as `arrays` of this size have.
@@ -334,7 +396,7 @@ def noise_seconds(
     fixed = machine.call_seconds if strategy == "routes" else machine.op_seconds
     fixed += 3 * machine.op_seconds  # the counter of the step
     return fixed + sum(
-        machine.seconds(op, footprint)
+        machine.seconds(op, footprint, whole=strategy == "routes")
         for n in sizes
         for op in noise_ops(n, strategy, source, device)
     )
@@ -343,12 +405,8 @@ def noise_seconds(
 def measure_seconds(machine: Machine, sizes: Sequence[int], noised: bool = True) -> float:
     """Seconds that a summary step takes more than a plain one, the writing left out."""
     footprint = 4 * sum(sizes)  # before, between, after, and the gradients
-    dead = machine.dead_seconds * CAREFUL_NODES * len(sizes)
-    return dead + sum(
-        machine.seconds(op, footprint)
-        for n in sizes
-        for op in (*snapshot_ops(n), *measure_ops(n, noised))
-    )
+    dead = machine.dead_seconds * CAREFUL_NODES * len(groups(sizes)[0])
+    return dead + sum(machine.seconds(op, footprint) for op in summary_ops(sizes, noised))
 
 
 # What the host does for a summary step, by counting `Recorder` and `wur.overall`: operations on
@@ -385,7 +443,7 @@ def log_seconds(machine: Machine, values: int = 3) -> float:
 
 def build_seconds(machine: Machine, nodes: int) -> float:
     """Seconds until a compiled step with so many nodes has run once."""
-    return machine.node_seconds * nodes
+    return machine.build_seconds + machine.node_seconds * nodes
 
 
 class Step(NamedTuple):

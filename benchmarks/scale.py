@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
+import itertools
 import json
 import logging
 import os
@@ -112,13 +113,27 @@ class Racer:
         return statistics.median(self.seconds)
 
 
+def _warm(racer: Racer) -> None:
+    """Runs long enough for TensorFlow to know which operations are cheap.
+
+    It takes every operation for dear at first, gives it to another thread, and comes down to what
+    it takes by a tenth at each turn: some hundred turns, of each branch.
+    """
+    began = time.perf_counter()
+    racer.run(1)
+    turns = 0
+    while turns < 1000 and time.perf_counter() - began < 1.0:
+        racer.run(50 if turns else 5)
+        turns += 50
+
+
 def race(
     racers: Mapping[str, Racer], clock: Clock, rounds: int, block: float, show=lambda text: None
 ) -> None:
     """Runs all in turn, so many rounds; the first use of each is not timed."""
     for name, racer in racers.items():
         show(name)
-        racer.run(1)
+        _warm(racer)
         racer.times = 1
         while True:
             taken = clock.time(lambda racer=racer: racer.run(racer.times))
@@ -204,8 +219,24 @@ def _elementary(n: int) -> dict[str, Callable]:
     def function(f):
         return chain(*[lambda t, s, _: f(s + s + s - t)] * _CHAIN)
 
+    segments = np.repeat(np.arange(ARRAYS), n // ARRAYS).astype(np.int32)
+    segments = tf.Variable(segments)
+    wide = [tf.Variable(tf.cast(v, tf.float64)) for v in x]
+
+    longer = [tf.Variable(tf.random.uniform([n + 8])) for _ in range(ARRAYS)]
+
+    def slices(i):
+        first = i % 7 + 1
+        return ends([tf.strided_slice(v, [first], [first + n], [1]) for v in longer])
+
+    def summed(i):
+        made = [tf.math.unsorted_segment_sum(v, segments, ARRAYS) for v in wide]
+        return ends(made)
+
     return {
+        "ends": lambda i: ends(x),
         "copy": chain(),
+        "slice": slices,
         "add": lambda i: ends([a + b for a, b in zip(x, y, strict=True)]),
         "in_place": chain(*[apart] * _CHAIN),
         "combine": chain(*[lambda t, s, w: w - t] * _CHAIN),
@@ -220,6 +251,7 @@ def _elementary(n: int) -> dict[str, Callable]:
         "count": lambda i: [
             tf.cast(tf.reduce_sum(tf.cast(b, tf.int32)), tf.float32) for b in bools
         ],
+        "segment_sum": summed,
     }
 
 
@@ -242,6 +274,13 @@ def _small() -> dict[str, Callable]:
             starts = [_mixed(t, starts[0]) for t in starts]
         return starts
 
+    numbers = [tf.Variable(0.5) for _ in range(ARRAYS * 25)]
+
+    def handed(i):
+        for one, other in itertools.pairwise(numbers):
+            one.assign(other.read_value())
+        return []
+
     def called(i):
         case = [lambda: tf.cast(i, tf.float32), lambda: tf.cast(i + 1, tf.float32)]
         index = tf.cast(i % 2, tf.int32)
@@ -250,6 +289,7 @@ def _small() -> dict[str, Callable]:
     return {
         "nothing": lambda i: [],
         "small": some,
+        "views": handed,
         "dead": lambda i: [tf.cond(i < 0, lambda: tf.add_n(some(i)), lambda: tf.constant(0.0))],
         "call": called,
     }
@@ -269,19 +309,26 @@ def _host(directory: str) -> dict[str, Callable[[int], Any]]:
     process = psutil.Process()
     writer = tf.io.TFRecordWriter(os.path.join(directory, "records"))
 
+    def tag(family, i):
+        return f"{family}/sequential/dense_{i}/kernel"
+
     def numbers(times):
         for _ in range(times):
-            values = {f"wur/{i}": array[i] for i in range(80)}
-            {tag: float(v) for tag, v in values.items() if np.isfinite(v)}
+            kept = {}
+            for i in range(60):
+                values = {tag(family, i): array[i] for family in ("a", "b", "c", "d", "e")}
+                kept |= {name: float(v) for name, v in values.items() if np.isfinite(v)}
+
+    names = [tag("wur_gradient", i) for i in range(300)]
 
     def values(times):
         for _ in range(times):
             made = [
                 summary_pb2.Summary.Value(
-                    tag="wur/layer/kernel",
+                    tag=name,
                     tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[0.5]),
                 )
-                for _ in range(80)
+                for name in names
             ]
             event_pb2.Event(summary=summary_pb2.Summary(value=made)).SerializeToString()
 
@@ -305,21 +352,33 @@ def _host(directory: str) -> dict[str, Callable[[int], Any]]:
     }
 
 
-def _node_seconds() -> float:
-    """Seconds a node to trace, optimise and run for the first time a graph of some thousand."""
+def _build_elementary(links: int) -> tuple[float, int]:
+    """Seconds to trace, optimise and run a graph for the first time, and its nodes."""
     import tensorflow as tf
 
-    @tf.function(autograph=False)
-    def run(x):
-        made = [x + float(k) for k in range(ARRAYS)]
-        for _ in range(50):
-            made = [_mixed(t, x) for t in made]
-        return tf.add_n(made)
+    def body(i):
+        made = [tf.cast(i + k, tf.float32) for k in range(ARRAYS)]
+        for _ in range(links):
+            made = [_mixed(t, made[0]) for t in made]
+        return made
 
+    run = _loop(body)
     began = time.perf_counter()
-    run(tf.constant(1.0))
+    run(1)
     taken = time.perf_counter() - began
-    return taken / len(run.get_concrete_function(tf.constant(1.0)).graph.get_operations())
+    graph = tf.Graph()
+    with graph.as_default():
+        body(tf.compat.v1.placeholder(tf.int64, []))
+    return taken, len(graph.get_operations())
+
+
+def _building() -> tuple[float, float]:
+    """Seconds to build a graph of hardly any nodes, and for each node; medians of three."""
+    few, many = ([_build_elementary(links) for _ in range(3)] for links in (1, 60))
+    start, least = (statistics.median(x) for x in zip(*few, strict=True))
+    end, most = (statistics.median(x) for x in zip(*many, strict=True))
+    each = (end - start) / (most - least)
+    return start - least * each, each
 
 
 def calibrate(clock: Clock, rounds: int, show: Callable[[str], None]) -> cost_model.Machine:
@@ -339,17 +398,19 @@ def calibrate(clock: Clock, rounds: int, show: Callable[[str], None]) -> cost_mo
     with tempfile.TemporaryDirectory() as directory:
         host = {name: Racer(run) for name, run in _host(directory).items()}
         race(host, clock, rounds, 0.05, lambda text: show(f"calibrates: {text}"))
-    nodes = [_node_seconds() for _ in range(3)]
+    build, node = _building()
     return cost_model.Machine(
         curves={kind: tuple(points) for kind, points in curves.items()},
         arrays=ARRAYS,
         op_seconds=op,
+        view_seconds=(small["views"].median - loop) / (2 * ARRAYS * 25 - 2),
         dead_seconds=(small["dead"].median - loop) / _SMALL_OPERATIONS,
         loop_seconds=loop,
         call_seconds=small["call"].median - loop,
-        node_seconds=statistics.median(nodes),
-        value_seconds=host["value"].median / 80,
-        number_seconds=host["number"].median / 80,
+        build_seconds=build,
+        node_seconds=node,
+        value_seconds=host["value"].median / 300,
+        number_seconds=host["number"].median / 300,
         array_seconds=host["array"].median / 5,
         histogram_seconds=host["histogram"].median,
         record_seconds=host["record"].median,
@@ -360,17 +421,20 @@ def calibrate(clock: Clock, rounds: int, show: Callable[[str], None]) -> cost_mo
 def _each(racers: Mapping[str, Racer], loop: float, op: float) -> dict[str, float]:
     """Seconds of one operation, from bodies that have some others around it."""
     taken = {kind: (racer.median - loop) / ARRAYS for kind, racer in racers.items()}
+    ends = taken["ends"]  # reads a variable, and takes its first element
     found = {
-        "copy": taken["copy"] - 2 * op,
-        "add": taken["add"] - 3 * op,
+        "copy": taken["copy"] - ends,
+        "slice": taken["slice"] - ends,
+        "add": taken["add"] - ends - op,
         "square_sum": taken["square_sum"] - op,
-        "compare": taken["compare"] - 4 * op,
+        "compare": taken["compare"] - ends - 2 * op,
         "both": (taken["both"] - taken["compare"]) / _CHAIN,
         "count": taken["count"] - 2 * op,
+        "segment_sum": taken["segment_sum"] - ends - op,
         "in_place": (taken["in_place"] - taken["copy"]) / _CHAIN,
         "combine": (taken["combine"] - taken["copy"]) / _CHAIN,
     }
-    found |= {kind: taken[kind] - op for kind in ("uniform", "normal")}
+    found |= {kind: taken[kind] - ends + op for kind in ("uniform", "normal")}
     for kind in ("log", "sqrt", "trigonometric"):
         found[kind] = (taken[kind] - taken["copy"]) / _CHAIN - found["in_place"]
     return found
@@ -591,8 +655,10 @@ def measure(
     for f in figures:
         if f.part == "building":
             show(f"builds {f.name}, {f.variables} variables")
-            strategy = f.name.rpartition(" ")[2]
-            times = [clock.time(lambda f=f, s=strategy: _build(f, s)) for _ in range(3)]
+            strategy, times = f.name.rpartition(" ")[2], []
+            for _ in range(3):
+                subject = Subject(f.parameters, f.variables)
+                times.append(clock.time(lambda s=subject, k=strategy: s.noise(k, "stateless")(1)))
             fill(("building", f.name, f.parameters, f.variables), times)
     for f in figures:
         if f.part == "memory":
@@ -601,11 +667,6 @@ def measure(
                        f"--memory_of={f.name}, {f.variables}, {f.parameters}"]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             f.measured = float(done.stdout)
-
-
-def _build(figure: Figure, strategy: str) -> None:
-    """Traces and runs once what adds noise."""
-    Subject(figure.parameters, figure.variables).noise(strategy, "stateless")(1)
 
 
 def _resident(what: str) -> int:

@@ -139,7 +139,7 @@ class Functions:
             return done, done
         optimizer = self._model.optimizer
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        return int(inner._iterations), int(optimizer.iterations)
+        return int(inner._iterations), int(updates.done(optimizer))
 
     def planned(self, step: int, batches: int) -> np.ndarray:
         """What a selector of the user's chooses for the steps to come, one a batch."""
@@ -172,9 +172,8 @@ class Functions:
     def _counter(self) -> tf.Tensor:
         if self._forward:
             counter = self._own if self._at_random is None else self._at_random.counter
-        else:
-            counter = self._model.optimizer.iterations
-        return tf.cast(tf.convert_to_tensor(counter), tf.int64)
+            return tf.cast(tf.convert_to_tensor(counter), tf.int64)
+        return updates.done(self._model.optimizer)
 
     def _batches(self, iterator, planned, at) -> tuple[Any, Batches]:
         if self._model.steps_per_execution == 1:
@@ -220,7 +219,7 @@ class Functions:
     def _rate(self) -> tf.Tensor:
         if self._forward:
             return tf.constant(np.nan, tf.float32)
-        return tf.cast(tf.convert_to_tensor(self._model.optimizer.learning_rate), tf.float32)
+        return updates.learning_rate(self._model.optimizer)
 
     def _train_step(self, data) -> tuple[Any, Any, dict[int, Any]]:
         """The model's own training step: Keras' logs, the batch's loss, the gradients.

@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from tracker import distribution, noise
-from tracker.updates import Update
+from tracker.updates import Update, learning_rate
 
 _BETWEEN_PAIRS = 2**40  # counter blocks, more than any variable draws
 
@@ -157,8 +157,8 @@ class _Estimator(RandomWalk):
         self.variables = [self._counter, *(v.value for v in optimizer.variables)]
 
     def learning_rate(self) -> tf.Tensor:
-        """The rate that the next update uses, float32 scalar."""
-        return tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
+        """The rate that the next update uses, float32 scalar; NaN for several."""
+        return learning_rate(self.optimizer)
 
     def update(
         self, x: Any, y: Any, number: tf.Tensor, stddev: tf.Tensor | None, gather: bool = True

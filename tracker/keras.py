@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tracker import fitting, noise, variables
+from tracker import fitting, noise, updates, variables
 from tracker.journal import Run
 
 _FORWARD_ONLY = "_tracker_forward_only"
@@ -234,8 +234,10 @@ def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
 def _settings(model: Any) -> dict[str, Any]:
     """What a compiled model says of its training."""
     optimizer = model.optimizer
-    found = {"model": model.name, "optimizer": type(optimizer).__name__}
-    found["learning_rate"] = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    found: dict[str, Any] = {"model": model.name, "optimizer": type(optimizer).__name__}
+    rate = float(updates.learning_rate(optimizer))
+    if not np.isnan(rate):
+        found["learning_rate"] = rate
     loss = model.loss
     if loss is not None:
         found["loss"] = loss if isinstance(loss, str) else getattr(loss, "name", None) or str(loss)

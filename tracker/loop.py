@@ -117,7 +117,7 @@ class TrainStep:
         return np.int32(0 if plan is None else plan(number))
 
     def _begin(self, tensors: Sequence[tf.Tensor], plain: Any) -> None:
-        done = 0 if self._optimizer is None else int(self._optimizer.iterations)
+        done = 0 if self._optimizer is None else int(updates.done(self._optimizer))
         size = next((t.shape[0] for t in tensors if t.shape.rank), 1)
         count = sum(int(np.prod(v.shape)) for v in self._trainable)
         function = plain.get_concrete_function()  # before there is a directory: it can fail
@@ -175,13 +175,14 @@ class TrainStep:
         return taken.details, taken.loss, stepped.choice, applied, rows, rate
 
     def _done(self) -> tf.Tensor:
-        counter = self._counter if self._optimizer is None else self._optimizer.iterations
-        return tf.cast(tf.convert_to_tensor(counter), tf.int64)
+        if self._optimizer is None:
+            return tf.convert_to_tensor(self._counter)
+        return updates.done(self._optimizer)
 
     def _rate(self) -> tf.Tensor:
         if self._optimizer is None:
             return tf.constant(np.nan, tf.float32)
-        return tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)
+        return updates.learning_rate(self._optimizer)
 
 
 class _Function:

@@ -46,9 +46,10 @@ class Outcome:
 def settings(experiment: Experiment) -> dict[str, Any]:
     """The configuration with what is in force where it was left open."""
     optimizer = experiment.rule.optimizer
+    rate = float(experiment.rule.learning_rate())
     used = {} if optimizer is None else {
         "optimizer": type(optimizer).__name__,
-        "learning_rate": float(experiment.rule.learning_rate()),
+        "learning_rate": None if np.isnan(rate) else rate,
     }  # fmt: skip
     return dataclasses.asdict(experiment.config) | {
         "steps": experiment.steps,

@@ -9,6 +9,7 @@ The gradient rule is any Keras optimizer by its class name, applied as Keras its
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -77,9 +78,42 @@ def optimizer(
 
 
 def accumulates(optimizer: keras.optimizers.Optimizer) -> int:
-    """Batches that one update is made of, by Keras' gradient accumulation."""
+    """Batches that one update is made of, by Keras' gradient accumulation.
+
+    Args:
+      optimizer: built, so that one of several optimizers knows which of them it uses.
+
+    Raises:
+      ValueError: the parts of a MultiOptimizer accumulate different numbers of batches.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return inner.gradient_accumulation_steps or 1
+    parts = [inner]
+    if isinstance(inner, keras.optimizers.MultiOptimizer):
+        parts = [part for part in inner.optimizers if part.built]
+    found = sorted({part.gradient_accumulation_steps or 1 for part in parts})
+    if len(found) > 1:
+        raise ValueError(
+            "The optimizers of the MultiOptimizer have gradient_accumulation_steps of "
+            f"{' and '.join(map(str, found))}; should be the same, for a step to be one update."
+        )
+    return found[0]
+
+
+def done(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """Number of updates applied so far, int64 scalar: what a skipped batch does not move."""
+    count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(inner, keras.optimizers.MultiOptimizer):
+        return count // accumulates(optimizer)  # its own count is of batches
+    return count
+
+
+def learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """The rate that the next update uses, float32 scalar; NaN for a MultiOptimizer's several."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(inner, keras.optimizers.MultiOptimizer):
+        return tf.constant(math.nan, tf.float32)
+    return tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
 
 
 def may_skip(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -116,6 +150,7 @@ class Gradient:
         self.trainable = list(model.trainable_variables)
         if not optimizer.built:
             optimizer.build(self.trainable)
+        accumulates(optimizer)  # refuses what makes no whole updates
         self.variables = [v.value for v in optimizer.variables]
 
     @property
@@ -135,11 +170,11 @@ class Gradient:
 
     def updates_done(self) -> tf.Tensor:
         """Number of updates applied so far, int64 scalar: what a skipped batch does not move."""
-        return tf.cast(tf.convert_to_tensor(self.optimizer.iterations), tf.int64)
+        return done(self.optimizer)
 
     def learning_rate(self) -> tf.Tensor:
-        """The rate that the next update uses, float32 scalar."""
-        return tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
+        """The rate that the next update uses, float32 scalar; NaN for several."""
+        return learning_rate(self.optimizer)
 
     def update(
         self,

@@ -1,0 +1,283 @@
+"""Kinds of models, variables and optimizers that people train, measured against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from etils import epath
+
+import tracker
+from tests import experiments
+from tests.main_test import values
+from tracker import keras as callbacks
+from tracker import variables as variables_lib
+from tracker import wur
+
+layers, optimizers = keras.layers, keras.optimizers
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=[24, 8]).astype(np.float32)
+Y = RNG.normal(size=[24, 2]).astype(np.float32)
+SEQUENCE = RNG.normal(size=[24, 5, 4]).astype(np.float32)
+BATCH = 8
+
+
+class Trained:
+    """What one run wrote, and the weights around each of its steps.
+
+    Attributes:
+      paths: canonical paths of the trainable variables.
+      steps: for each step its weights before and after, float64.
+      tags: {tag: {step: value}}.
+    """
+
+    def __init__(self, model):
+        self.model = model
+        self.variables = list(model.trainable_variables)
+        self.paths = variables_lib.paths(self.variables, model)
+        self.steps, self.tags = [], {}
+
+    def weights(self):
+        return [v.numpy().astype(np.float64) for v in self.variables]
+
+    def ratio(self, step, i):
+        """The WUR of a variable by NumPy; None where it has none."""
+        before, after = (w[i] for w in self.steps[step - 1])
+        size, change = np.linalg.norm(before), np.linalg.norm(after - before)
+        if not before.size or (size == 0 and change > 0):
+            return None
+        return change / size if size else 0.0
+
+    def ratios(self, tag="wur"):
+        """{path: {step: value}} as written."""
+        head = f"{tag}/"
+        return {t.removeprefix(head): v for t, v in self.tags.items() if t.startswith(head)}
+
+    def check(self):
+        """Every variable has the ratios of NumPy under a tag of its own, and nothing else has."""
+        assert len(set(self.paths)) == len(self.paths)
+        expected = {}
+        for i, path in enumerate(self.paths):
+            for step in range(1, len(self.steps) + 1):
+                if (ratio := self.ratio(step, i)) is not None:
+                    expected.setdefault(path, {})[step] = pytest.approx(ratio, rel=2e-5)
+        assert self.ratios() == expected
+        for step, (before, after) in enumerate(self.steps, 1):
+            whole = [np.concatenate([w.ravel() for w in all_]) for all_ in (before, after)]
+            change = np.linalg.norm(whole[1] - whole[0]) / np.linalg.norm(whole[0])
+            assert self.tags["wur_all/ratio"][step] == pytest.approx(change, rel=2e-5)
+
+
+def by_fit(model, x, y, directory, name="r", **settings):
+    """Trains by `model.fit`, a batch a step, every step a summary step."""
+    trained, before = Trained(model), []
+    around = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: before.append(trained.weights()),
+        on_train_batch_end=lambda batch, logs: trained.steps.append(
+            (before[-1], trained.weights())
+        ),
+    )
+    settings = {"verbose": False, "summary_every": 1, **settings}
+    follow = callbacks.Tracker(directory, name, **settings)
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[follow, around])
+    trained.tags = values(epath.Path(directory) / name / "train")
+    return trained
+
+
+def by_loop(model, x, y, directory, name="r", **settings):
+    """Trains by a hand-written loop."""
+    trained = Trained(model)
+
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), training=True)
+        gradients = tape.gradient(loss, [v.value for v in trained.variables])
+        model.optimizer.apply(gradients, trained.variables)
+        return loss
+
+    settings = {"verbose": False, "summary_every": 1, **settings}
+    with tracker.Run(directory, name, **settings) as run:
+        step = tracker.TrainStep(run, train_step, trained.variables, model.optimizer, model)
+        for data in tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH):
+            before = trained.weights()
+            step(*data)
+            trained.steps.append((before, trained.weights()))
+    trained.tags = values(epath.Path(directory) / name / "train")
+    return trained
+
+
+def make(build, **settings):
+    """The same model each time, as in a new process."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    return build(**settings)
+
+
+def compiled(model, optimizer=None, loss="mse"):
+    model.compile(optimizer or optimizers.SGD(0.1), loss, jit_compile=False)
+    return model
+
+
+def dense(optimizer=None, **options):
+    """Two layers named `first` and `last`."""
+    return compiled(
+        keras.Sequential(
+            [
+                keras.Input([8]),
+                layers.Dense(6, "tanh", name="first", **options),
+                layers.Dense(2, name="last"),
+            ]
+        ),
+        optimizer,
+    ), X, Y  # fmt: skip
+
+
+def two_heads():
+    inputs = keras.Input([8])
+    trunk = layers.Dense(6, "tanh")(inputs)
+    heads = [layers.Dense(2)(trunk), layers.Dense(1)(trunk)]
+    return compiled(keras.Model(inputs, heads), loss=["mse", "mae"]), X, (Y, Y[:, :1])
+
+
+def attention():
+    inputs = keras.Input([5, 4])
+    attended = layers.MultiHeadAttention(2, 3)(inputs, inputs)
+    pooled = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(attended + inputs))
+    return compiled(keras.Model(inputs, layers.Dense(2)(pooled))), SEQUENCE, Y
+
+
+def gru():
+    stack = [layers.GRU(3, reset_after=True), layers.Dense(2)]
+    return compiled(keras.Sequential([keras.Input([5, 4]), *stack])), SEQUENCE, Y
+
+
+def normalised():
+    stack = [layers.Dense(6), layers.BatchNormalization(), layers.Dense(2)]
+    return compiled(keras.Sequential([keras.Input([8]), *stack])), X, Y
+
+
+def group_optimizer(first=None, last=None):
+    """SGD for the layer `first`, Adam for the rest, each with its accumulation."""
+    sgd = optimizers.SGD(0.5, gradient_accumulation_steps=first)
+    adam = optimizers.Adam(0.01, gradient_accumulation_steps=last)
+    groups = {".*first/.*": sgd, "never": optimizers.SGD(1.0)}
+    return optimizers.MultiOptimizer(optimizers.OptimizerMap(adam, groups))
+
+
+def averaged():
+    options = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 1}
+    return dense(optimizers.SGD(0.5, **options))
+
+
+KINDS = {
+    "two heads": two_heads,
+    "attention": attention,
+    "gru": gru,
+    "batch normalisation": normalised,
+    "an optimizer a group": lambda: dense(group_optimizer()),
+    "NonNeg": lambda: dense(kernel_constraint=keras.constraints.NonNeg()),
+    "MaxNorm": lambda: dense(kernel_constraint=keras.constraints.MaxNorm(0.3)),
+    "averaged weights": averaged,
+}
+
+
+BOTH = ("two heads", "gru", "an optimizer a group")
+
+
+@pytest.mark.parametrize(
+    ("kind", "train"), [*((k, by_fit) for k in KINDS), *((k, by_loop) for k in BOTH)]
+)
+def test_every_variable_has_its_ratio_and_the_parts_of_it(tmp_path, kind, train):
+    """Of the first step the weights before the noise are those of a run without noise."""
+    silent = train(*make(KINDS[kind]), tmp_path, "silent")
+    noisy = train(*make(KINDS[kind]), tmp_path, "noisy", noise=[0.02])
+    silent.check()
+    noisy.check()
+    assert len(silent.steps) == 3
+    (before, middle), (same, after) = silent.steps[0], noisy.steps[0]
+    assert experiments.equal(before, same)
+    for i, path in enumerate(noisy.paths):
+        change, size = np.linalg.norm(after[i] - middle[i]), np.linalg.norm(before[i])
+        assert change > 0
+        if size:
+            update = np.linalg.norm(middle[i] - before[i]) / size
+            assert noisy.ratios("wur_noise")[path][1] == pytest.approx(change / size, rel=1e-4)
+            assert noisy.ratios("wur_gradient")[path][1] == pytest.approx(update, rel=2e-5)
+
+
+def test_statistics_of_batch_normalisation_get_no_noise_and_no_tag(tmp_path):
+    kept = []
+    for name, noise in (("silent", None), ("noisy", [0.5])):
+        model, x, y = make(normalised)
+        moving = model.non_trainable_variables
+        assert [v.name for v in moving] == ["moving_mean", "moving_variance"]
+        before = [v.numpy() for v in moving]
+        trained = by_fit(model, x[:BATCH], y[:BATCH], tmp_path, name, noise=noise)
+        kept.append([v.numpy() for v in moving])
+        assert not any(np.array_equal(a, b) for a, b in zip(before, kept[-1], strict=True))
+        assert len(trained.paths) == 6
+        assert not [tag for tag in trained.tags if "moving" in tag]
+    assert experiments.equal(*kept)
+
+
+def grouped(input_shape, classes):
+    """A model for the app, which brings an optimizer for each of two layers."""
+    model = keras.Sequential(
+        [keras.Input(input_shape), layers.Flatten(), layers.Dense(5, name="first"),
+         layers.Dense(classes)]
+    )  # fmt: skip
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return compiled(model, group_optimizer(), loss)
+
+
+def grouped_unevenly(input_shape, classes):
+    model = grouped(input_shape, classes)
+    return compiled(model, group_optimizer(first=4), model.loss)
+
+
+class TestAnOptimizerForEachGroup:
+    """Keras' MultiOptimizer: one step is one update of all groups, and has no one learning rate."""
+
+    UNEVEN = "gradient_accumulation_steps of 1 and 4; should be the same"
+
+    @pytest.mark.parametrize("train", [by_fit, by_loop])
+    def test_there_is_no_learning_rate(self, tmp_path, train):
+        one, several = (
+            train(*make(lambda o=o: dense(o())), tmp_path, name)
+            for name, o in (("one", optimizers.Adam), ("several", group_optimizer))
+        )
+        assert one.tags["learning_rate"] == dict.fromkeys((1, 2, 3), pytest.approx(1e-3))
+        assert "learning_rate" not in several.tags
+
+    def test_in_the_app(self):
+        settings = {"model": "tests.model_kinds_test:grouped", "steps": 2, "summary_every": 1}
+        experiment = experiments.make(**settings, stddevs=(0.0,))
+        before = experiments.weights(experiment)
+        first = experiment.functions.tracked(iter(experiment.batches()), 0, 1, 0)
+        assert np.isnan(first.instrumented.learning_rate[0])
+        found = wur.Measured.from_rows(first.instrumented.measured[0])
+        changes = [
+            np.linalg.norm(new.astype(np.float64) - old)
+            for old, new in zip(before, experiments.weights(experiment), strict=True)
+        ]
+        np.testing.assert_allclose(found.update, changes, rtol=2e-5)
+        adams = 0.01 * np.sqrt([50, 10])  # Adam's first step is its rate, whatever the gradient
+        np.testing.assert_allclose(found.update[2:], adams, rtol=1e-2)
+
+    @pytest.mark.parametrize("train", [by_fit, by_loop])
+    def test_accumulated_batches_are_one_step_with_one_noise(self, tmp_path, train):
+        model, x, y = make(lambda: dense(group_optimizer(first=3, last=3)))
+        trained = train(model, x, y, tmp_path, noise=[0.1])
+        (before, same), (_, after) = trained.steps[0], trained.steps[2]
+        assert experiments.equal(before, same)
+        trained.steps = [(before, after)]
+        trained.check()
+        assert trained.tags["loss"].keys() == {1}
+        assert trained.tags["wur_all/skipped"] == {1: 2}
+
+    def test_groups_that_accumulate_differently_are_refused(self, tmp_path):
+        for train in (by_fit, by_loop):
+            with pytest.raises(ValueError, match=self.UNEVEN):
+                train(*make(lambda: dense(group_optimizer(last=4))), tmp_path)
+        assert not list(tmp_path.iterdir())
+        with pytest.raises(ValueError, match=self.UNEVEN):
+            experiments.make(model="tests.model_kinds_test:grouped_unevenly")

@@ -562,7 +562,7 @@ def _field(length: int) -> int:
     return 1 + _varint(length) + length
 
 
-def _value_bytes(tag: str) -> int:
+def value_bytes(tag: str) -> int:
     """A scalar: its tag, and a tensor of type and number."""
     return _field(_field(len(tag.encode())) + _field(2 + 6))
 
@@ -609,7 +609,7 @@ def summary_bytes(
     The first one also has the description of every tag; where the worst variables are others than
     before, a text of some hundred bytes is added.
     """
-    scalars = sum(_value_bytes(t) for t in summary_tags(names, stddevs, metrics))
+    scalars = sum(value_bytes(t) for t in summary_tags(names, stddevs, metrics))
     histogram = histogram_bytes(tags.WUR_ALL_LOG10)
     return record_bytes(step, scalars) + record_bytes(step, histogram)
 
@@ -617,7 +617,7 @@ def summary_bytes(
 def logged_bytes(step: int = 1000) -> int:
     """Bytes of the scalars of a plain step in the event file."""
     logged = tags.LOSS, tags.NOISE_STDDEV, tags.NOISE_CHOICE
-    return record_bytes(step, sum(map(_value_bytes, logged)))
+    return record_bytes(step, sum(map(value_bytes, logged)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -587,7 +587,7 @@ class Subject:
         return _loop(turn)
 
 
-def _recording(variables: int, directory: pathlib.Path) -> Callable[[int], Any]:
+def recording(variables: int, directory: pathlib.Path) -> Callable[[int], Any]:
     """The recorder, given the same rows again and again."""
     from etils import epath
 
@@ -648,7 +648,7 @@ def measure(
         gc.collect()
     with tempfile.TemporaryDirectory() as directory:
         counts = sorted({f.variables for f in figures if f.part == "writing"})
-        racers = {str(v): Racer(_recording(v, pathlib.Path(directory))) for v in counts}
+        racers = {str(v): Racer(recording(v, pathlib.Path(directory))) for v in counts}
         race(racers, clock, rounds, 0.15, lambda text: show(f"writes {text} variables"))
         for name, racer in racers.items():
             fill(("writing", "a summary step", 0, int(name)), racer.seconds)

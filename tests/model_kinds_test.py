@@ -1,5 +1,7 @@
 """Kinds of models, variables and optimizers that people train, measured against NumPy."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -281,3 +283,103 @@ class TestAnOptimizerForEachGroup:
         assert not list(tmp_path.iterdir())
         with pytest.raises(ValueError, match=self.UNEVEN):
             experiments.make(model="tests.model_kinds_test:grouped_unevenly")
+
+
+class TestFreezing:
+    """A layer that is frozen has neither noise nor update nor further values; the others go on."""
+
+    def frozen(self, tmp_path, name, freeze, noise=None, fits=2, **settings):
+        """Trains on 3 batches for each fit, freezing `first` after the first; returns what moved.
+
+        Returns:
+          The tags, and the kernels of the two layers when it was frozen, and at the end.
+        """
+        model, x, y = make(dense)
+        follow = callbacks.Tracker(tmp_path, name, verbose=False, noise=noise, **settings)
+        kernels = []
+
+        def note():
+            kernels.append([layer.kernel.numpy() for layer in model.layers])
+
+        for number in range(fits):
+            if number:
+                freeze(model)
+                note()
+            model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[follow])
+        note()
+        return values(epath.Path(tmp_path) / name / "train"), kernels
+
+    def compile_again(self, model):
+        model.get_layer("first").trainable = False
+        model.compile(optimizers.SGD(0.1), "mse", jit_compile=False)
+
+    def only_freeze(self, model):
+        model.get_layer("first").trainable = False
+
+    @pytest.mark.parametrize("noise", [None, (0.1,)], ids=["silent", "noisy"])
+    @pytest.mark.parametrize("every", [1, 100])
+    def test_without_compiling_again_it_takes_effect_and_is_said(self, tmp_path, every, noise):
+        """Keras' own training function, made before, would go on to train it on plain steps."""
+        settings = {"summary_every": every, "noise": noise}
+        found, (before, after) = self.frozen(tmp_path, "r", self.only_freeze, **settings)
+        np.testing.assert_array_equal(before[0], after[0])
+        assert not np.array_equal(before[1], after[1])
+        of = {name: max(found[f"wur/sequential/{name}/kernel"]) for name in ("first", "last")}
+        assert of == {"first": 3, "last": 6}
+        said = (tmp_path / "r" / "console.log").read_text()
+        assert said.count("Warning: Layers of sequential were frozen or thawed") == 1
+
+    def test_with_compiling_again_nothing_need_be_said(self, tmp_path):
+        settings = {"summary_every": 1, "noise": (0.1,)}
+        found, (before, after) = self.frozen(tmp_path, "r", self.compile_again, **settings)
+        np.testing.assert_array_equal(before[0], after[0])
+        assert not np.array_equal(before[1], after[1])
+        # A new optimizer counts from 0 again.
+        assert "Warning" not in (tmp_path / "r" / "console.log").read_text()
+
+    def test_by_a_callback_it_takes_effect_at_once(self, tmp_path):
+        model, x, y = make(dense)
+        kernels = []
+
+        def freeze(epoch, logs):
+            model.get_layer("first").trainable = epoch != 1
+            kernels.append(model.get_layer("first").kernel.numpy())
+
+        found = callbacks.Tracker(tmp_path, "r", verbose=False, noise=(0.01,), summary_every=1)
+        late = keras.callbacks.LambdaCallback(on_epoch_begin=freeze)
+        model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[found, late])
+        kernels.append(model.get_layer("first").kernel.numpy())
+        moved = [not np.array_equal(a, b) for a, b in itertools.pairwise(kernels)]
+        assert moved == [True, False, True]
+        written = values(tmp_path / "r" / "train")
+        assert sorted(written["wur/sequential/first/kernel"]) == [1, 2, 3, 7, 8, 9]
+        assert sorted(written["wur/sequential/last/kernel"]) == list(range(1, 10))
+
+    def test_a_loop_of_one_s_own_is_told(self, tmp_path):
+        model, x, y = make(dense)
+
+        def train_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = model.compute_loss(x=x, y=y, y_pred=model(x))
+            variables = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
+            return loss
+
+        with tracker.Run(tmp_path, "r", verbose=False, noise=(0.1,), summary_every=1) as run:
+            step = tracker.TrainStep(run, train_step, model.trainable_variables, model.optimizer)
+            step(x, y)
+            self.only_freeze(model)
+            before = model.get_layer("first").kernel.numpy()
+            with pytest.raises(ValueError, match=r"frozen or thawed .* make another TrainStep"):
+                step(x, y)
+            step = tracker.TrainStep(run, train_step, model.trainable_variables, model.optimizer)
+            with pytest.raises(ValueError, match="The run measures the variables of another"):
+                step(x, y)
+            run.end("completed")
+            for _ in range(2):
+                step(x, y)
+        found = values(tmp_path / "r" / "train")
+        (first,), (last,) = ([t for t in found if t.startswith("wur/") and f"{name}/kernel" in t]
+                             for name in ("first", "last"))  # fmt: skip
+        assert (sorted(found[first]), sorted(found[last])) == ([1], [1, 2, 3])
+        np.testing.assert_array_equal(before, model.get_layer("first").kernel.numpy())

@@ -61,8 +61,21 @@ class Once:
     def install(cls, model: Any, run: Callable) -> None:
         """Makes `run(iterator, what it would have been)` the model's next training call."""
         inner = model.train_function
-        original = inner.original if isinstance(inner, Once) else inner
-        model.train_function = cls(model, original, inner, run)
+        model.train_function = cls(model, cls.original_of(model), inner, run)
+
+    @classmethod
+    def original_of(cls, model: Any) -> Any:
+        """Keras' own training function of a model."""
+        function = model.train_function
+        return function.original if isinstance(function, cls) else function
+
+    @classmethod
+    def renew(cls, model: Any) -> None:
+        """Has Keras make its own function anew, behind one of ours if there is one."""
+        function = model.train_function
+        model.make_train_function(force=True)
+        if isinstance(function, cls):
+            function.original, model.train_function = model.train_function, function
 
 
 def build(model: Any, iterator: Any) -> None:
@@ -93,7 +106,9 @@ def functions(
         trainable = list(model.trainable_variables)
         instrument = run.instrument(trainable, variables.paths(trainable, model))
     made = Functions(model, instrument, at_random)
-    return before if before is not None and before.key == made.key else made
+    kept = before if before is not None and before.key == made.key else made
+    kept.follow()
+    return kept
 
 
 class Functions:
@@ -111,6 +126,7 @@ class Functions:
 
     def __init__(self, model: Any, instrument: instrument_lib.Instrument, at_random: Any = None):
         self._model = model
+        self._keras: Any = None
         self._at_random = at_random
         self._trainable = list(model.trainable_variables)
         optimizer = model.optimizer
@@ -131,6 +147,26 @@ class Functions:
             lambda iterator, planned: self._batches(iterator, planned, None), autograph=False
         )
         self._measured = tf.function(self._batches, autograph=False)
+
+    def follow(self) -> None:
+        """Notes which function of Keras' own it takes the place of."""
+        self._keras = Once.original_of(self._model)
+
+    @property
+    def stale(self) -> bool:
+        """Whether layers of the model were frozen or thawed since."""
+        return self.key[0] != tuple(map(id, self._model.trainable_variables))
+
+    def refresh(self) -> bool:
+        """Has Keras make its own function anew if it is one for other variables than the model's.
+
+        Returns:
+          Whether it was: layers were frozen or thawed, and the model was not compiled again.
+        """
+        if not self.stale or Once.original_of(self._model) is not self._keras:
+            return False
+        Once.renew(self._model)
+        return True
 
     def counts(self) -> tuple[int, int]:
         """Batches that the optimizer was given, and updates that it applied."""

@@ -64,6 +64,7 @@ class Run:
     Attributes:
       run_dir: its paths; None before the first step.
       step: updates applied so far.
+      names: canonical paths of the variables that it measures; none before the first step.
       status: 'ready', 'running', or as in run.json.
     """
 
@@ -97,6 +98,7 @@ class Run:
         self.run_dir: rundir.RunDir | None = None
         self.status = "ready"
         self.step = 0
+        self.names: list[str] = []
         self.validations: list[tuple[int, dict[str, float]]] = []
         self._pending: list[tuple[Any, Any, int, float, float]] = []
         self._described = False
@@ -191,7 +193,7 @@ class Run:
             self._train, names, [], stddevs, self.config.wur, batch_size, self.config.log_every,
             last or 0, with_loss,
         )  # fmt: skip
-        self._names, self._noised = names, instrument.noised
+        self.names, self._noised = list(names), instrument.noised
         self._captures = Windows(
             self.run_dir.train, self._train, self._record, self._console, self._watch
         )
@@ -327,7 +329,7 @@ class Run:
         self.step += 1
         self._mark = time.time()
         self._watch.measured(
-            self.recorder.measured, self._names, self._noised, self.config.noise_scale == "relative"
+            self.recorder.measured, self.names, self._noised, self.config.noise_scale == "relative"
         )
 
     def read(self) -> None:
@@ -376,6 +378,10 @@ class Run:
         if self.status != "running":
             raise RuntimeError("The run has not begun, or has ended: there is nowhere to log to.")
         self._book.log(step, values)
+
+    def warn(self, sentence: str) -> None:
+        """Says on stderr and in the run's console.log what people would want to know, once."""
+        self._watch.once(sentence, sentence)
 
     def scalars(self, values: Mapping[str, float]) -> None:
         """Writes further scalars of the step that the run is at."""

@@ -73,13 +73,11 @@ class Tracker(keras.callbacks.Callback):
                 "which Tracker does not follow in fit; use tracker.main with --distribute=mirrored."
             )
         self._followed = model
-        self._first_epoch: int | None = None
         self._prepared = False
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Counts anew: the last call of an epoch may have had fewer batches."""
-        if self._first_epoch is None:
-            self._first_epoch = epoch
+        self._epoch = epoch
         if self._prepared:
             self._synchronise()
         elif self.model.built:
@@ -88,6 +86,7 @@ class Tracker(keras.callbacks.Callback):
     def _prepare(self) -> None:
         """Makes the functions for the model as it is, or keeps those of the last `fit`."""
         model, run = self.model, self.run
+        self._unannounced = self._functions is not None and self._functions.refresh()
         self._functions = fitting.functions(model, run, self._functions, _at_random(model))
         self._prepared = True
         self._synchronise()
@@ -101,6 +100,11 @@ class Tracker(keras.callbacks.Callback):
         if functions is None or not self._prepared:  # the model is built by its first batch
             fitting.Once.install(self.model, self._call)
             return
+        if batch == 0 and functions.stale:  # a callback froze a layer: as if by another `fit`
+            self.run.end("completed")
+            self._prepare()
+            functions = self._functions
+            assert functions is not None
         if functions.scaled:
             self._synchronise()
         else:
@@ -135,6 +139,7 @@ class Tracker(keras.callbacks.Callback):
 
     _batches = 0  # that the optimizer has been given, all told
     _called = 0  # batches of the call that is going on
+    _epoch = 0
     _loss = 0.0  # of the last epoch
 
     def _synchronise(self) -> None:
@@ -189,13 +194,18 @@ class Tracker(keras.callbacks.Callback):
         assert functions is not None
         concrete = functions.trace(iterator)  # before there is a directory: it can fail
         last = None
-        if self.params.get("steps") and self._first_epoch is not None:
-            batches = (self.params["epochs"] - self._first_epoch) * self.params["steps"]
+        if self.params.get("steps"):
+            batches = (self.params["epochs"] - self._epoch) * self.params["steps"]
             last = (self._batches + batches) // functions.accumulates
         count = sum(int(np.prod(v.shape)) for v in self.model.trainable_variables)
         size = fitting.batch_size(iterator)
         run.begin(functions.instrument, self._step, size, last, count, functions.knows_loss)
         run.describe(concrete, _settings(self.model))
+        if self._unannounced:
+            run.warn(
+                f"Layers of {self.model.name} were frozen or thawed and not compiled again: its "
+                "training function is made anew, for the change to take effect."
+            )
 
     def _note(self, taken: fitting.Batches, at: int, began: float) -> None:
         """Hands to the run what a call returned: every batch if there is noise, else one."""

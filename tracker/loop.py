@@ -68,6 +68,7 @@ class TrainStep:
         self._may_skip = optimizer is not None and updates.may_skip(optimizer)
         self._counter = None if optimizer is not None else tf.Variable(0, False, dtype=tf.int64)
         self._compiled: dict[Any, tuple[Any, Any]] = {}
+        self._frozen: list[bool] | None = None
         self._ended = 0.0
         self._losses: list[float] = []  # of the batches since the last update
 
@@ -78,6 +79,11 @@ class TrainStep:
         tensors = [tf.convert_to_tensor(a) for a in flat if _is_tensor(a)]
         if run.status != "running":
             self._begin(tensors, plain)
+        elif run.names != self.instrument.names:
+            raise ValueError(
+                "The run measures the variables of another TrainStep; give this one a run of its "
+                "own, or call run.end('completed') before it."
+            )
         number = run.step + 1
         planned = self._planned(number)
         began = time.time()
@@ -134,6 +140,14 @@ class TrainStep:
         ]  # fmt: skip
         constants = tuple(repr(a) for a in flat if not _is_tensor(a))
         key = (repr(tf.nest.map_structure(lambda _: 0, (args, kwargs))), str(signature), constants)
+        frozen = [not v.trainable for v in self._trainable]
+        if self._frozen is None:
+            self._frozen = frozen
+        elif frozen != self._frozen:
+            raise ValueError(
+                "Layers were frozen or thawed after the first step, which a compiled step does not "
+                "see; call run.end('completed') and make another TrainStep, to go on."
+            )
         if key not in self._compiled:
             self._compiled[key] = tuple(
                 self._compile((args, kwargs), flat, signature, measure) for measure in (False, True)

@@ -383,3 +383,163 @@ class TestFreezing:
                              for name in ("first", "last"))  # fmt: skip
         assert (sorted(found[first]), sorted(found[last])) == ([1], [1, 2, 3])
         np.testing.assert_array_equal(before, model.get_layer("first").kernel.numpy())
+
+
+def gradients(model, x, y):
+    """Of the first batch, float64."""
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True), training=True)
+    found = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    return [np.asarray(g, np.float64) for g in found]
+
+
+def clipped(gradients, clip, limit):
+    if clip == "clipvalue":
+        return [np.clip(g, -limit, limit) for g in gradients]
+    if clip == "global_clipnorm":
+        size = np.sqrt(sum(np.sum(g**2) for g in gradients))
+        return [g * min(1, limit / size) for g in gradients]
+    return [g * min(1, limit / np.linalg.norm(g)) for g in gradients]
+
+
+@pytest.mark.parametrize(
+    ("clip", "limit"), [("clipnorm", 0.05), ("clipvalue", 0.01), ("global_clipnorm", 0.05)]
+)
+def test_the_clipped_update_is_what_counts(tmp_path, clip, limit):
+    model, x, y = make(lambda: dense(optimizers.SGD(0.1, **{clip: limit})))
+    whole = gradients(model, x[:BATCH], y[:BATCH])
+    expected = clipped(whole, clip, limit)
+    trained = by_fit(model, x, y, tmp_path, noise=[0.02])
+    trained.check()
+    for i, path in enumerate(trained.paths):
+        update = 0.1 * np.linalg.norm(expected[i])
+        assert update < 0.05 * np.linalg.norm(whole[i])  # half of the gradient's at most
+        if size := np.linalg.norm(trained.steps[0][0][i]):
+            part = trained.ratios("wur_gradient")[path][1]
+            assert part == pytest.approx(update / size, rel=1e-4)
+
+
+class Odd(layers.Layer):
+    """A scalar, a variable without elements, one of float64, and further small ones."""
+
+    def __init__(self, more):
+        super().__init__()
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+        self.empty = self.add_weight(shape=(0, 3), name="empty")
+        self.wide = self.add_weight(
+            shape=(8, 2), dtype="float64", initializer="glorot_uniform", name="wide"
+        )
+        self.more = [
+            self.add_weight(shape=(), initializer="ones", name=f"more{i}") for i in range(more)
+        ]
+
+    def call(self, x):
+        x = self.scale * (x @ keras.ops.cast(self.wide, "float32"))
+        return x + sum(self.more) + keras.ops.sum(self.empty)
+
+
+@pytest.mark.parametrize("scale", ["absolute", "relative"])
+@pytest.mark.parametrize("more", [0, 70], ids=["one by one", "together"])
+def test_scalars_empty_variables_and_float64_among_float32(tmp_path, more, scale):
+    noise = tracker.Noise((0.02,), scale=scale)
+    model, x, y = make(lambda: (compiled(keras.Sequential([keras.Input([8]), Odd(more)])), X, Y))
+    trained = by_fit(model, x, y, tmp_path, noise=noise)
+    trained.check()
+    assert [str(v.dtype) for v in trained.variables[:3]] == ["float32", "float32", "float64"]
+    assert trained.paths[1] not in trained.ratios()
+    assert len(trained.ratios()) == 2 + more
+    assert len(trained.ratios("wur_noise")) == 2 + more
+    assert trained.tags["wur_all/undefined"] == {1: 0, 2: 0, 3: 0}
+    assert not any(np.isnan(v) for found in trained.tags.values() for v in found.values())
+
+
+class Tied(keras.Model):
+    """Tokens to logits by one matrix: in as an embedding, out as its transpose."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = layers.Embedding(7, 3)
+
+    def call(self, tokens):
+        return keras.ops.matmul(
+            self.embedding(tokens), keras.ops.transpose(self.embedding.embeddings)
+        )
+
+
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
+@pytest.mark.parametrize("train", [by_fit, by_loop])
+def test_a_tied_embedding_is_one_variable_with_both_its_gradients(tmp_path, train):
+    tokens = np.array([0, 1, 1, 2, 4, 4, 4, 5], np.int32)
+    right = RNG.normal(size=[8, 7]).astype(np.float32)
+    model = make(lambda: compiled(Tied()))
+    model(tokens)
+    trained = train(model, tokens, right, tmp_path)
+    trained.check()
+    assert list(trained.ratios()) == trained.paths
+    assert len(trained.paths) == 1
+    assert not trained.ratios("wur_touched")  # every row is touched by the way out
+    (before,), _ = trained.steps[0]
+    hidden = before[tokens]
+    slope = 2 * (hidden @ before.T - right) / right.size
+    gradient = slope.T @ hidden
+    outward = np.linalg.norm(gradient)
+    np.add.at(gradient, tokens, slope @ before)
+    assert np.linalg.norm(gradient) != pytest.approx(outward, rel=0.05)
+    ratio = 0.1 * np.linalg.norm(gradient) / np.linalg.norm(before)
+    assert trained.ratios()[trained.paths[0]] == {1: pytest.approx(ratio, rel=1e-4)}
+
+
+class Deaf(keras.Sequential):
+    """Its loss depends on none of its variables."""
+
+    def call(self, x, training=None):
+        return tf.stop_gradient(super().call(x))
+
+
+def deaf(input_shape=(8,), classes=2):
+    return Deaf([keras.Input(input_shape), layers.Flatten(), layers.Dense(classes)])
+
+
+def test_a_loss_that_depends_on_no_variable_is_refused_before_there_is_a_run(tmp_path):
+    for train in (by_fit, by_loop):
+        with pytest.raises(ValueError, match="No gradients provided for any variable"):
+            train(make(lambda: compiled(deaf())), X, Y, tmp_path)
+    experiment = experiments.make(model="tests.model_kinds_test:deaf", steps=1)
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        experiment.functions.plain_function.get_concrete_function()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_thousand_variables_cost_a_dozen_ops_each(tmp_path):
+    """Measured one by one each would cost some hundred; the vector of all is measured once."""
+    keras.backend.clear_session()
+    many = [keras.Variable(np.float32(RNG.normal(size=[3])), name=f"v{i}") for i in range(1000)]
+    optimizer = optimizers.SGD(0.1)
+
+    def train_step(x):
+        with tf.GradientTape() as tape:
+            loss = x * tf.reduce_sum(tf.square(tf.stack([v.value for v in many])))
+        optimizer.apply(tape.gradient(loss, [v.value for v in many]), many)
+        return loss
+
+    with tracker.Run(tmp_path, "r", verbose=False, summary_every=2) as run:
+        step = tracker.TrainStep(run, train_step, many, optimizer)
+        for x in (0.5, 0.4):
+            before = np.stack([v.numpy() for v in many]).astype(np.float64)
+            step(tf.constant(x))
+        (functions,) = step._compiled.values()
+    graphs = [f.get_concrete_function().graph.as_graph_def() for f in functions]
+    plain, measured = (
+        len(g.node) + sum(len(f.node_def) for f in g.library.function) for g in graphs
+    )
+    assert plain + 1000 < measured < plain + 16 * 1000
+    assert [f.experimental_get_tracing_count() for f in functions] == [1, 1]
+    assert len(graphs[1].library.function) - len(graphs[0].library.function) <= 4
+    found = values(tmp_path / "r" / "train")
+    ratios = {tag: v for tag, v in found.items() if tag.startswith("wur/")}
+    assert len(ratios) == 1000
+    after = np.stack([v.numpy() for v in many])
+    change = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
+    np.testing.assert_allclose([ratios[f"wur/v{i}"][2] for i in range(1000)], change, rtol=1e-4)
+    whole = np.linalg.norm(after - before) / np.linalg.norm(before)
+    assert found["wur_all/ratio"][2] == pytest.approx(whole, rel=1e-4)

@@ -297,6 +297,8 @@ def add_to(
       noise: from `as_noise`.
       rows: those that get it; None for all.
     """
+    if 0 in variable.shape:  # Keras would take [0, n] for a bias to be added
+        return
     if rows is not None:
         value = tf.convert_to_tensor(variable)
         moved = tf.cast(tf.gather(value, rows), noise.dtype) + tf.gather(noise, rows)

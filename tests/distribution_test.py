@@ -154,30 +154,3 @@ def test_what_cannot_be_distributed_is_one_sentence(tmp_path, message):
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-FIT = """
-import sys
-from tracker import quiet
-quiet.import_tensorflow(2)
-import keras, numpy as np, tensorflow as tf
-import tracker.keras
-strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"], tf.distribute.ReductionToOneDevice())
-with strategy.scope():
-    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
-    model.compile("sgd", "mse")
-callback = tracker.keras.Tracker(sys.argv[1])
-try:
-    model.fit(np.ones([8, 4]), np.ones([8, 3]), batch_size=4, callbacks=[callback], verbose=0)
-except ValueError as error:
-    print(error)
-"""
-
-
-def test_fit_on_several_replicas_is_refused_and_not_measured_wrongly(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FIT, str(tmp_path)], capture_output=True, text=True, check=False,
-        timeout=200,
-    )  # fmt: skip
-    assert done.stdout.startswith("The model sequential is trained by 2 replicas"), done.stderr
-    assert not list(tmp_path.iterdir())

@@ -216,6 +216,28 @@ def test_with_profile_workers_the_captures_of_both_stand_side_by_side(tmp_path):
     assert [p.name for p in (tmp_path / str(attempt) / "workers").rglob("*")] == ["1", "log.txt"]
 
 
+LOOP = """
+import sys
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import keras, tracker
+with strategy.scope():
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
+try:
+    tracker.TrainStep(tracker.Run(sys.argv[1]), lambda: None, model.trainable_variables)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_loop_of_several_processes_is_refused_before_anything_is_written(tmp_path):
+    with started(2, "-c", LOOP, str(tmp_path)) as processes:
+        for code, out, err in finished(processes):
+            assert code == 0, err
+            assert out.startswith("The variables are held by CollectiveAllReduceStrategy; should")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("lost", [0, 1], ids=["the chief", "another"])
 def test_a_worker_that_is_killed_ends_the_others_and_resume_goes_on(tmp_path, lost):
     flags = ("--steps=1000000", "--profile_steps=", "--checkpoint_every=50", "--summary_every=20")

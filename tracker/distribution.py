@@ -116,6 +116,25 @@ class Replicas:
 
         self.strategy.run(replica)
 
+    def each(self, function: Callable, batch: Any) -> tuple[Any, tf.Tensor]:
+        """Has each replica call a function with its part of a batch that was divided already.
+
+        Args:
+          function: of a part, that returns numbers and its share of the batch's loss.
+          batch: an element of a distributed data set.
+
+        Returns:
+          The means of the numbers, and the loss.
+        """
+        if self.strategy is None:
+            return function(batch)
+        numbers, loss = self.strategy.run(function, args=(batch,))
+        mean, total = tf.distribute.ReduceOp.MEAN, tf.distribute.ReduceOp.SUM
+        return (
+            tf.nest.map_structure(lambda n: self.strategy.reduce(mean, n, axis=None), numbers),
+            self.strategy.reduce(total, loss, axis=None),
+        )
+
     def agree(self, chief: Sequence[int] = (), everyone: Sequence[int] = ()) -> Agreed:
         """Lets all workers know what only one can decide; each calls it, as often and as long.
 
@@ -235,6 +254,30 @@ def join(cluster: Cluster, seconds: float) -> Replicas:
             f"The chief at {cluster.addresses[0]} cannot be reached ({reason[0]}); start the same "
             "command on every machine of TF_CONFIG, within --worker_timeout of each other"
         ) from error
+
+
+def of(variables: Sequence[Any]) -> Replicas:
+    """The replicas that hold variables somebody else has made.
+
+    Args:
+      variables: of Keras or TensorFlow.
+
+    Raises:
+      ValueError: in one sentence: a strategy over several processes.
+    """
+    inner = (v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables)
+    found = (getattr(v, "distribute_strategy", None) for v in inner)
+    strategy = next((s for s in found if s is not None), None)
+    if strategy is None:
+        return Replicas()
+    several = tf.distribute.ParameterServerStrategy
+    if isinstance(strategy, several) or strategy.extended._in_multi_worker_mode():
+        raise ValueError(
+            f"The variables are held by {type(strategy).__name__}; should be by a strategy of one "
+            "process, as each process would write the run (tracker.main has "
+            "--distribute=multi_worker)"
+        )
+    return Replicas(strategy)
 
 
 def make(name: str) -> Replicas:

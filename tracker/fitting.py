@@ -10,14 +10,15 @@ each update, and on one of them the measurement.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tracker import distribution, updates, variables, wur
 from tracker import instrument as instrument_lib
-from tracker import updates, variables, wur
 from tracker.instrument import Taken
 from tracker.journal import Run
 
@@ -99,13 +100,15 @@ def functions(
       at_random: a `RandomUpdate` of the same `fit`, or None.
 
     Raises:
-      ValueError: in one sentence: variables that cannot be followed.
+      ValueError: in one sentence: variables that cannot be followed, replicas of several processes.
     """
     instrument = instrument_lib.Instrument(None, [], None, [])
-    if run is not None:
-        trainable = list(model.trainable_variables)
-        instrument = run.instrument(trainable, variables.paths(trainable, model))
-    made = Functions(model, instrument, at_random)
+    trainable = list(model.trainable_variables)
+    replicas = distribution.of(trainable)
+    with replicas.scope():
+        if run is not None:
+            instrument = run.instrument(trainable, variables.paths(trainable, model))
+        made = Functions(model, instrument, at_random, replicas)
     kept = before if before is not None and before.key == made.key else made
     kept.follow()
     return kept
@@ -118,15 +121,23 @@ class Functions:
       model: compiled and built.
       instrument: around each update.
       at_random: a `RandomUpdate` of the same `fit`, or None.
+      replicas: that hold the model.
 
     Attributes:
       instrument: as given.
       knows_loss: whether a batch's loss can be seen; known once traced.
     """
 
-    def __init__(self, model: Any, instrument: instrument_lib.Instrument, at_random: Any = None):
+    def __init__(
+        self,
+        model: Any,
+        instrument: instrument_lib.Instrument,
+        at_random: Any,
+        replicas: distribution.Replicas,
+    ):
         self._model = model
         self._keras: Any = None
+        self._replicas = replicas
         self._at_random = at_random
         self._trainable = list(model.trainable_variables)
         optimizer = model.optimizer
@@ -175,7 +186,7 @@ class Functions:
             return done, done
         optimizer = self._model.optimizer
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        return int(inner._iterations), int(updates.done(optimizer))
+        return int(tf.convert_to_tensor(inner._iterations)), int(updates.done(optimizer))
 
     def planned(self, step: int, batches: int) -> np.ndarray:
         """What a selector of the user's chooses for the steps to come, one a batch."""
@@ -212,6 +223,10 @@ class Functions:
         return updates.done(self._model.optimizer)
 
     def _batches(self, iterator, planned, at) -> tuple[Any, Batches]:
+        with self._replicas.scope():
+            return self._call(iterator, planned, at)
+
+    def _call(self, iterator, planned, at) -> tuple[Any, Batches]:
         if self._model.steps_per_execution == 1:
             with tf.name_scope("data"):
                 start = tf.timestamp()
@@ -266,23 +281,26 @@ class Functions:
         model = self._model
         step = model._autoconvert_optionals(model.train_step)
 
-        def seen(data):
-            with (
-                instrument_lib.seen_gradients(None if self._forward else model.optimizer) as found,
-                _seen_losses(model) as losses,
-                tf.name_scope("forward"),
-            ):
+        def one(data):
+            with tf.name_scope("forward"):
                 logs = step(data)
-            self.knows_loss = bool(losses)
-            loss = tf.cast(losses[0], tf.float32) if losses else tf.constant(np.nan, tf.float32)
-            return logs, loss, found
+            found = losses.pop(threading.get_ident(), None)
+            self.knows_loss = found is not None
+            unknown = tf.constant(np.nan, tf.float32)
+            return logs, unknown if found is None else tf.cast(found, tf.float32)
 
-        if not model.jit_compile:
-            return seen(data)
-        compiled = tf.function(
-            lambda data: seen(data)[:2], jit_compile=True, reduce_retracing=True, autograph=False
-        )
-        return *compiled(data), {}
+        def whole(data):
+            return self._replicas.each(one, data)
+
+        if model.jit_compile:
+            whole = tf.function(whole, jit_compile=True, reduce_retracing=True, autograph=False)
+        optimizer = None if self._forward else model.optimizer
+        with (
+            instrument_lib.seen_gradients(optimizer) as gradients,
+            _seen_losses(model) as losses,
+        ):
+            logs, loss = whole(data)
+        return logs, loss, gradients
 
 
 class _Several:
@@ -366,19 +384,21 @@ def _zero() -> tf.Tensor:
 def batch_size(iterator: Any) -> float:
     """Examples a batch as far as the data say; NaN if they do not."""
     first = tf.nest.flatten(iterator.element_spec)[0]
-    size = first.shape[0] if first.shape.rank else None
-    return float(size) if size else np.nan
+    replicas = getattr(first, "_value_specs", (first,))
+    sizes = [(s.shape[0] or 0) if s.shape.rank else 0 for s in replicas]
+    return float(sum(sizes)) if all(sizes) else np.nan
 
 
 @contextlib.contextmanager
-def _seen_losses(model: Any) -> Iterator[list[Any]]:
-    """Notes the losses that a model computes while a step is traced."""
-    found: list[Any] = []
+def _seen_losses(model: Any) -> Iterator[dict[int, Any]]:
+    """Notes the first loss that each replica's thread computes while a step is traced."""
+    found: dict[int, Any] = {}
     compute = model.compute_loss
 
     def computed(*args, **kwargs):
-        found.append(compute(*args, **kwargs))
-        return found[-1]
+        loss = compute(*args, **kwargs)
+        found.setdefault(threading.get_ident(), loss)
+        return loss
 
     own = model.__dict__.get("compute_loss")
     object.__setattr__(model, "compute_loss", computed)

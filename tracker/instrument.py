@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -286,20 +287,24 @@ def seen_gradients(optimizer: Any) -> Iterator[dict[int, Any]]:
       optimizer: of Keras; None to note nothing.
 
     Yields:
-      Gradients by the id of their variable, filled when the optimizer is applied.
+      Gradients by the id of their variable, of all replicas together, filled at the end. Those of a
+      function that is compiled apart, and cannot be used in this graph, are left out.
     """
     found: dict[int, Any] = {}
     if optimizer is None:
         yield found
         return
-    apply = optimizer.apply
+    apply, graph = optimizer.apply, tf.compat.v1.get_default_graph()
+    parts: dict[int, dict[int, Any]] = {}  # by variable, and by the thread that traces a replica
 
     def applied(grads, trainable_variables=None):
         grads = list(grads)
         known = trainable_variables
         if known is None:
             known = optimizer._trainable_variables
-        found.update({id(v): g for v, g in zip(known, grads, strict=False)})
+        for variable, gradient in zip(known, grads, strict=False):
+            if gradient is None or getattr(gradient, "graph", graph) is graph:
+                parts.setdefault(id(variable), {})[threading.get_ident()] = gradient
         with tf.name_scope("update/"):
             return apply(grads, trainable_variables)
 
@@ -309,3 +314,16 @@ def seen_gradients(optimizer: Any) -> Iterator[dict[int, Any]]:
         yield found
     finally:
         object.__delattr__(optimizer, "apply")
+    found.update({variable: _sum(list(each.values())) for variable, each in parts.items()})
+
+
+def _sum(gradients: list[Any]) -> Any:
+    """The gradient of a batch from those of its replicas."""
+    if len(gradients) == 1 or gradients[0] is None:
+        return gradients[0]
+    if not isinstance(gradients[0], tf.IndexedSlices):
+        return tf.add_n(gradients)
+    values, indices = (
+        tf.concat([getattr(g, p) for g in gradients], 0) for p in ("values", "indices")
+    )
+    return tf.IndexedSlices(values, indices, gradients[0].dense_shape)

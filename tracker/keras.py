@@ -66,12 +66,6 @@ class Tracker(keras.callbacks.Callback):
                 f"The model {model.name} runs eagerly; Tracker measures compiled training: compile "
                 "the model with run_eagerly=False."
             )
-        strategy = getattr(model, "distribute_strategy", None)
-        if strategy is not None and strategy.num_replicas_in_sync > 1:
-            raise ValueError(
-                f"The model {model.name} is trained by {strategy.num_replicas_in_sync} replicas, "
-                "which Tracker does not follow in fit; use tracker.main with --distribute=mirrored."
-            )
         self._followed = model
         self._prepared = False
 

@@ -20,8 +20,8 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api as autograph
 
+from tracker import distribution, updates, variables
 from tracker import instrument as instrument_lib
-from tracker import updates, variables
 from tracker.instrument import Taken
 from tracker.journal import Run
 
@@ -61,10 +61,12 @@ class TrainStep:
         self._trainable = list({id(v): v for v in variables_}.values())
         self._optimizer = optimizer
         self._loss = loss or _scalar
-        paths = variables.paths(self._trainable, model)
-        self.instrument = run.instrument(self._trainable, paths)
-        if optimizer is not None and not optimizer.built:
-            optimizer.build(self._trainable)
+        self._replicas = distribution.of(self._trainable)
+        with self._replicas.scope():
+            paths = variables.paths(self._trainable, model)
+            self.instrument = run.instrument(self._trainable, paths)
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(self._trainable)
         self._may_skip = optimizer is not None and updates.may_skip(optimizer)
         self._counter = None if optimizer is not None else tf.Variable(0, False, dtype=tf.int64)
         self._compiled: dict[Any, tuple[Any, Any]] = {}
@@ -76,7 +78,7 @@ class TrainStep:
         """Takes one batch."""
         run, flat = self._run, tf.nest.flatten((args, kwargs))
         plain, measured = self._functions(args, kwargs, flat)
-        tensors = [tf.convert_to_tensor(a) for a in flat if _is_tensor(a)]
+        tensors = [_tensor(a) for a in flat if _is_tensor(a)]
         if run.status != "running":
             self._begin(tensors, plain)
         elif run.names != self.instrument.names:
@@ -115,7 +117,7 @@ class TrainStep:
         """Whether the next batch is the last of those that an update is accumulated from."""
         every = updates.accumulates(self._optimizer)
         inner = getattr(self._optimizer, "inner_optimizer", self._optimizer)
-        return every == 1 or (int(inner._iterations) + 1) % every == 0
+        return every == 1 or (int(tf.convert_to_tensor(inner._iterations)) + 1) % every == 0
 
     def _planned(self, number: int) -> Any:
         selector = self.instrument.selector
@@ -124,7 +126,7 @@ class TrainStep:
 
     def _begin(self, tensors: Sequence[tf.Tensor], plain: Any) -> None:
         done = 0 if self._optimizer is None else int(updates.done(self._optimizer))
-        size = next((t.shape[0] for t in tensors if t.shape.rank), 1)
+        size = next((n for n in map(_size, tensors) if n), 1)
         count = sum(int(np.prod(v.shape)) for v in self._trainable)
         function = plain.get_concrete_function()  # before there is a directory: it can fail
         self._run.begin(self.instrument, done, size, parameters=count)
@@ -133,11 +135,7 @@ class TrainStep:
 
     def _functions(self, args: Any, kwargs: Any, flat: list[Any]) -> tuple[Any, Any]:
         """The plain and the instrumented function for arguments of this kind."""
-        signature = [
-            tf.TensorSpec([None, *np.shape(a)[1:]] if np.ndim(a) else [], _dtype(a))
-            if _is_tensor(a) else None
-            for a in flat
-        ]  # fmt: skip
+        signature = [_spec(a) if _is_tensor(a) else None for a in flat]
         constants = tuple(repr(a) for a in flat if not _is_tensor(a))
         key = (repr(tf.nest.map_structure(lambda _: 0, (args, kwargs))), str(signature), constants)
         frozen = [not v.trainable for v in self._trainable]
@@ -168,6 +166,10 @@ class TrainStep:
 
     def _step(self, planned, args, kwargs, measure: bool):
         """One call, in the graph."""
+        with self._replicas.scope():
+            return self._taken(planned, args, kwargs, measure)
+
+    def _taken(self, planned, args, kwargs, measure: bool):
         rate = self._rate()
         done = self._done()
 
@@ -242,8 +244,27 @@ def _scalar(result: Any) -> Any:
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, tf.Tensor | np.ndarray | np.generic)
+    return isinstance(value, tf.Tensor | np.ndarray | np.generic | tf.distribute.DistributedValues)
 
 
-def _dtype(value: Any) -> tf.DType:
-    return tf.as_dtype(value.dtype)
+def _tensor(value: Any) -> Any:
+    return value if _is_divided(value) else tf.convert_to_tensor(value)
+
+
+def _is_divided(value: Any) -> bool:
+    return isinstance(value, tf.distribute.DistributedValues)
+
+
+def _size(value: Any) -> int:
+    """Examples in an argument, over all replicas; 0 in a scalar."""
+    if _is_divided(value):
+        return sum(map(_size, value.values))
+    return value.shape[0] if value.shape.rank else 0
+
+
+def _spec(value: Any) -> Any:
+    """The type of an argument, of any size in its first dimension."""
+    if _is_divided(value):
+        spec = tf.type_spec_from_value(value)
+        return type(spec)(*(_spec(v) for v in value.values))
+    return tf.TensorSpec([None, *np.shape(value)[1:]] if np.ndim(value) else [], value.dtype)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -316,7 +317,7 @@ class Recorder:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, float]:
-    return {tag: float(v) for tag, v in values.items() if np.isfinite(v)}
+    return {tag: number for tag, v in values.items() if math.isfinite(number := float(v))}
 
 
 def iterate_histograms(

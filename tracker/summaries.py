@@ -89,8 +89,7 @@ class EventWriter:
     def scalars(self, step: int, values: Mapping[str, float], wall_time: float | None = None):
         """Adds the scalars of a step, in one record."""
         start = time.perf_counter()
-        summary = summary_pb2.Summary(value=[self._scalar(t, v) for t, v in values.items()])
-        self._add(step, event_pb2.Event(summary=summary), wall_time)
+        self._add(step, self._scalars(values), wall_time)
         self.seconds += time.perf_counter() - start
 
     def series(
@@ -109,9 +108,7 @@ class EventWriter:
         self.scalars(steps[0], first, wall_times[0])
         start = time.perf_counter()
         # One record is made, and its numbers are changed from step to step.
-        event = event_pb2.Event(
-            summary=summary_pb2.Summary(value=[self._scalar(t, v) for t, v in first.items()])
-        )
+        event = self._scalars(first)
         numbers = [value.tensor.float_val for value in event.summary.value]
         columns = [np.asarray(column, np.float32).tolist() for column in values.values()]
         for i in range(1, len(steps)):
@@ -157,18 +154,23 @@ class EventWriter:
         if len(self._pending) > MOST_PENDING:
             self.lost.append(self._pending.pop(0)[0])
 
-    def _scalar(self, tag: str, value: float) -> summary_pb2.Summary.Value:
-        tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[value])
-        if tag in self._known:
-            return summary_pb2.Summary.Value(tag=tag, tensor=tensor)
-        # TensorBoard wants the metadata on the first value of a tag in each file, and only there.
-        self._known.add(tag)
-        metadata = summary_pb2.SummaryMetadata(
-            summary_description=tags.description(tag, self._place(tag)),
-            data_class=summary_pb2.DATA_CLASS_SCALAR,
-            plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars"),
-        )
-        return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+    def _scalars(self, values: Mapping[str, float]) -> event_pb2.Event:
+        """Scalars as an event, filled in place: messages made apart are copied, at each level."""
+        event = event_pb2.Event()
+        for tag, number in values.items():
+            value = event.summary.value.add(tag=tag)
+            value.tensor.dtype = types_pb2.DT_FLOAT
+            value.tensor.float_val.append(number)
+            if tag not in self._known:
+                self._describe(value)
+        return event
+
+    def _describe(self, value: summary_pb2.Summary.Value) -> None:
+        """Adds the metadata, which TensorBoard wants on the first value of a tag in each file."""
+        self._known.add(value.tag)
+        value.metadata.summary_description = tags.description(value.tag, self._place(value.tag))
+        value.metadata.data_class = summary_pb2.DATA_CLASS_SCALAR
+        value.metadata.plugin_data.plugin_name = "scalars"
 
     def _open(self) -> None:
         """Opens a new file with its opening records; a failure is warned about, once."""
@@ -240,7 +242,7 @@ class EventWriter:
             if value.HasField("metadata"):
                 self._known.add(value.tag)
             elif value.tag not in self._known:
-                value.CopyFrom(self._scalar(value.tag, value.tensor.float_val[0]))
+                self._describe(value)
         return event.SerializeToString()
 
 

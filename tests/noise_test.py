@@ -170,6 +170,14 @@ def test_tied_weights_get_noise_once():
     assert len(variables.paths(model.trainable_variables, model)) == 2
 
 
+def test_very_many_branches_are_said():
+    variables = [tf.Variable([0.0]) for _ in range(1000)]
+    (said,) = adder("routes", variables, stddevs=(0.0, 0.1)).warnings()
+    assert said.startswith("The strategy routes builds 2 branches for each of 1000 variables")
+    assert not adder("scalar", variables, stddevs=(0.0, 0.1)).warnings()
+    assert not adder("routes", variables[:999], stddevs=(0.0, 0.1)).warnings()
+
+
 class TestTheVectorisedNormals:
     """Large variables: the same distribution as TensorFlow's kernel, at a fixed seed."""
 

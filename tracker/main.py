@@ -95,7 +95,9 @@ def _claimed(config: config_lib.Config, experiment: Any) -> _Ready:
         f"{config.dataset}, {experiment.steps:,} steps, {len(config.stddevs)} stddevs by "
         f"{config.strategy}."
     )
-    return _Ready(experiment, run, created, line=line)
+    adder = experiment.instrument.adder
+    warnings = [] if adder is None else adder.warnings()
+    return _Ready(experiment, run, created, warnings=warnings, line=line)
 
 
 def _import_tensorflow(distribute: str, logical_cpus: int, timeout: float) -> Any:

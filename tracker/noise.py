@@ -26,6 +26,7 @@ from tracker import tags
 STRATEGIES = ("scalar", "routes", "buffered")
 DISTRIBUTIONS = ("normal", "uniform")
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
+MANY_BRANCHES = 2000  # of variables, from which TensorFlow takes a minute to start a step
 VECTORISED = 2**12  # numbers, from which array operations beat TensorFlow's kernel on a CPU
 
 
@@ -120,7 +121,12 @@ class Table:
     def __init__(self, seed: int, size: int, distribution: str = "normal"):
         self._seed = seed
         self._size = size
-        numbers = _unit_variance(distribution, key(seed, "table"), counter(tf.constant(0)), [size])
+
+        def make():
+            return _unit_variance(distribution, key(seed, "table"), counter(tf.constant(0)), [size])
+
+        # In a function arrays that are not needed any more are used again, a third of all.
+        numbers = tf.function(make, autograph=False)()
         self._table = tf.Variable(numbers, trainable=False, name="noise_table")
         self.variables = [self._table]
 
@@ -211,6 +217,16 @@ class Adder:
                             name=f"noise_buffer_{i}")
                 for i, t in enumerate(self._targets)
             ]  # fmt: skip
+
+    def warnings(self) -> list[str]:
+        """What people would want to know before such a step is started, in sentences."""
+        routes, variables = len(self._stddevs), len(self._targets)
+        if self._add != self._routes or routes * variables < MANY_BRANCHES:
+            return []
+        return [
+            f"The strategy routes builds {routes} branches for each of {variables} variables, "
+            "which can take minutes to start; the strategy scalar adds the same noise without them."
+        ]
 
     def add(
         self,

@@ -521,6 +521,7 @@ def snapshot_bytes(sizes: Sequence[int], word: int = WORD) -> int:
 # both halves of them, or the halves of the normal numbers and their concatenation; three
 # differences and a count.
 _ALIVE = {"stateless": 2.0, "table": 1.0, "measuring": 4.25}
+_MAKING = 2.0  # tables that are alive beside the one that is made, once
 
 
 def transient_bytes(
@@ -544,8 +545,10 @@ def peak_bytes(
 ) -> int:
     """Bytes that tracker needs at the most beside model, optimizer and gradients."""
     held = persistent_bytes(sizes, strategy, source)
-    snapshots = snapshot_bytes(sizes) if measured else 0
-    return held + snapshots + transient_bytes(sizes, source, measured, threads)
+    stepping = transient_bytes(sizes, source, measured, threads)
+    stepping += snapshot_bytes(sizes) if measured else 0
+    making = round(_MAKING * WORD * table_size(sizes)) if source == "table" else 0
+    return held + max(stepping, making)
 
 
 def row_bytes(variables: int) -> int:

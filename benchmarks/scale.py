@@ -17,6 +17,7 @@ import gc
 import itertools
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -302,7 +303,7 @@ def _host(directory: str) -> dict[str, Callable[[int], Any]]:
     """Elementary work of the host, each done so many times."""
     import psutil
     import tensorflow as tf
-    from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+    from tensorboard.compat.proto import event_pb2, types_pb2
     from tensorboard.plugins.histogram import summary_v2
 
     array = np.random.default_rng(0).uniform(size=[80])
@@ -317,20 +318,16 @@ def _host(directory: str) -> dict[str, Callable[[int], Any]]:
             kept = {}
             for i in range(60):
                 values = {tag(family, i): array[i] for family in ("a", "b", "c", "d", "e")}
-                kept |= {name: float(v) for name, v in values.items() if np.isfinite(v)}
-
-    names = [tag("wur_gradient", i) for i in range(300)]
+                kept |= {n: f for n, v in values.items() if math.isfinite(f := float(v))}
 
     def values(times):
         for _ in range(times):
-            made = [
-                summary_pb2.Summary.Value(
-                    tag=name,
-                    tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[0.5]),
-                )
-                for name in names
-            ]
-            event_pb2.Event(summary=summary_pb2.Summary(value=made)).SerializeToString()
+            event = event_pb2.Event()
+            for i in range(300):
+                value = event.summary.value.add(tag=tag("wur_gradient", i))
+                value.tensor.dtype = types_pb2.DT_FLOAT
+                value.tensor.float_val.append(0.5)
+            event.SerializeToString()
 
     def arrays(times):
         for _ in range(times):

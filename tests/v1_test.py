@@ -361,8 +361,13 @@ class TestSummaries:
         )
         own = tf1.summary.scalar("own", loss + tf.cast(looped[0], tf.float32))
         before = list(tf1.get_collection(tf1.GraphKeys.SUMMARIES))
-        with v1.weight_update_ratio() as wur:
+        with (
+            pytest.warns(UserWarning, match="summaries .*in/loop are made inside a loop") as said,
+            v1.weight_update_ratio() as wur,
+        ):
             tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        assert "own" not in str(said[0].message)
+        assert said[0].filename == __file__
         assert tf1.get_collection(tf1.GraphKeys.SUMMARIES) == before
         with session() as sess:
             found = values_of(sess.run(wur.summary))

@@ -15,6 +15,7 @@ hang on the ratio alone. See `tracker.wur` for what the ratio is.
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,6 +91,22 @@ class WeightUpdateRatio:
                 self._divide(rows)
             with self._scope("summary"):
                 self.summary = self._serialised()
+        self._warn_of_summaries()
+
+    def _warn_of_summaries(self) -> None:
+        """Says which summaries of the user's cannot be fetched, nor merged with others."""
+        graph = self._mark.graph
+        inside = [
+            summary.op.name
+            for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+            if summary.graph is not graph or summary.op._get_control_flow_context() is not None
+        ]
+        if inside:
+            warnings.warn(
+                f"{self._label}: the summaries {', '.join(inside)} are made inside a loop or a "
+                "branch, where no session can fetch them; make them outside, of what it returns",
+                stacklevel=3,
+            )
 
     def _scope(self, part: str) -> Any:
         return tf.name_scope(

@@ -270,8 +270,8 @@ def of(variables: Sequence[Any]) -> Replicas:
     strategy = next((s for s in found if s is not None), None)
     if strategy is None:
         return Replicas()
-    several = tf.distribute.ParameterServerStrategy
-    if isinstance(strategy, several) or strategy.extended._in_multi_worker_mode():
+    servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if servers or strategy.extended._in_multi_worker_mode():
         raise ValueError(
             f"The variables are held by {type(strategy).__name__}; should be by a strategy of one "
             "process, as each process would write the run (tracker.main has "

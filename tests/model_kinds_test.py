@@ -334,8 +334,25 @@ class TestFreezing:
         found, (before, after) = self.frozen(tmp_path, "r", self.compile_again, **settings)
         np.testing.assert_array_equal(before[0], after[0])
         assert not np.array_equal(before[1], after[1])
-        # A new optimizer counts from 0 again.
         assert "Warning" not in (tmp_path / "r" / "console.log").read_text()
+        # A new optimizer counts from 0 again, the run goes on.
+        assert sorted(found["wur/sequential/first/kernel"]) == [1, 2, 3]
+        assert sorted(found["wur/sequential/last/kernel"]) == [1, 2, 3, 4, 5, 6]
+
+    @pytest.mark.parametrize("followed", [True, False])
+    def test_another_tracker_finds_it_frozen(self, tmp_path, followed):
+        model, x, y = make(dense)
+        first = [callbacks.Tracker(tmp_path, "warm", verbose=False)] if followed else []
+        model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=first)
+        self.only_freeze(model)
+        before = [layer.kernel.numpy() for layer in model.layers]
+        found = callbacks.Tracker(tmp_path, "r", verbose=False, summary_every=100)
+        model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[found])
+        moved = [
+            not np.array_equal(b, layer.kernel.numpy())
+            for b, layer in zip(before, model.layers, strict=True)
+        ]
+        assert moved == [False, True]
 
     def test_by_a_callback_it_takes_effect_at_once(self, tmp_path):
         model, x, y = make(dense)
@@ -367,6 +384,10 @@ class TestFreezing:
 
         with tracker.Run(tmp_path, "r", verbose=False, noise=(0.1,), summary_every=1) as run:
             step = tracker.TrainStep(run, train_step, model.trainable_variables, model.optimizer)
+            self.only_freeze(model)
+            with pytest.raises(ValueError, match="Layers were frozen or thawed after"):
+                step(x, y)
+            model.get_layer("first").trainable = True
             step(x, y)
             self.only_freeze(model)
             before = model.get_layer("first").kernel.numpy()
@@ -383,6 +404,31 @@ class TestFreezing:
                              for name in ("first", "last"))  # fmt: skip
         assert (sorted(found[first]), sorted(found[last])) == ([1], [1, 2, 3])
         np.testing.assert_array_equal(before, model.get_layer("first").kernel.numpy())
+
+
+class TestCompilingAgain:
+    def test_another_loss_is_trained_and_measured(self, tmp_path):
+        """With the same optimizer, from which alone it could not be told."""
+        weights = []
+        for followed in (False, True):
+            model, x, y = make(dense)
+            found = callbacks.Tracker(tmp_path, "r", verbose=False, noise=(0.0,), summary_every=1)
+            given = [found] if followed else []
+            for loss in ("mse", "mae"):
+                model.compile(model.optimizer, loss, metrics=["mse"], jit_compile=False)
+                history = model.fit(x, y, epochs=2, shuffle=False, verbose=0, callbacks=given)
+            weights.append((history.history, model.get_weights()))
+        assert weights[0][0] == weights[1][0]
+        assert experiments.equal(weights[0][1], weights[1][1])
+
+    def test_steps_without_an_update_by_an_optimizer_count_on(self, tmp_path):
+        model, x, y = make(dense)
+        callbacks.forward_only(model)
+        found = callbacks.Tracker(tmp_path, "r", verbose=False, noise=(0.1,), summary_every=1)
+        model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[found])
+        model.get_layer("first").trainable = False
+        model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[found])
+        assert sorted(values(tmp_path / "r" / "train")["loss"]) == [1, 2, 3, 4, 5, 6]
 
 
 def gradients(model, x, y):

@@ -164,31 +164,33 @@ def _loop(case: str, model, strategy, logdir: str) -> None:
 
     compute = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
 
-    def one(x, y):
+    def one(x, y, scale):
         with tf.GradientTape() as tape:
-            loss = compute(y, model(x, training=True)) / BATCH
+            loss = scale * compute(y, model(x, training=True)) / BATCH
         model.optimizer.apply(tape.gradient(loss, model.trainable_variables))
         return loss
 
-    def step(x, y):
+    def step(x, y, scale):
         if strategy is None:
-            return one(x, y)
-        run = part if whole else one
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(run, (x, y)), axis=None)
+            return one(x, y, scale)
+        losses = strategy.run(part if whole else one, (x, y, scale))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
-    def part(x, y):
+    def part(x, y, scale):
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         size = BATCH // strategy.num_replicas_in_sync
-        return one(*(t[number * size : (number + 1) * size] for t in (x, y)))
+        return one(*(t[number * size : (number + 1) * size] for t in (x, y)), scale)
 
     whole = case == "loop of undivided batches"
     batches = tf.data.Dataset.from_tensor_slices(_data()).batch(BATCH).repeat(5)
+    scale = np.float32(1.0)
     if strategy and not whole:
         batches = strategy.experimental_distribute_dataset(batches)
+        scale = strategy.experimental_distribute_values_from_function(lambda _: 1.0)
     with Run(logdir, "r", **_settings(case)) as run:
         train = TrainStep(run, step, model.trainable_variables, model.optimizer, model=model)
         for x, y in batches:
-            train(x, y)
+            train(x, y, scale)
 
 
 if __name__ == "__main__":

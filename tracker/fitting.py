@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +102,9 @@ def functions(
     Raises:
       ValueError: in one sentence: variables that cannot be followed, replicas of several processes.
     """
+    if before is not None and before.fits(model, at_random):
+        before.follow()
+        return before
     instrument = instrument_lib.Instrument(None, [], None, [])
     trainable = list(model.trainable_variables)
     replicas = distribution.of(trainable)
@@ -109,9 +112,33 @@ def functions(
         if run is not None:
             instrument = run.instrument(trainable, variables.paths(trainable, model))
         made = Functions(model, instrument, at_random, replicas)
-    kept = before if before is not None and before.key == made.key else made
-    kept.follow()
-    return kept
+    if before is not None:
+        made.go_on(before, 0 if run is None else run.step)
+    made.follow()
+    return made
+
+
+def renew_if_frozen(model: Any) -> None:
+    """Has Keras make its function anew, if layers were frozen since its optimizer was built."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    trained = getattr(optimizer, "_trainable_variables", None)
+    if optimizer.built and trained and not _same(trained, model.trainable_variables):
+        Once.renew(model)
+
+
+def _made_of(model: Any, at_random: Any) -> list[Any]:
+    """What the functions of a model hold besides its variables; `compile` makes some of it anew."""
+    return [
+        model, model.optimizer, at_random, model.__dict__.get("train_step"), model._compile_loss,
+        model._compile_metrics, model.jit_compile, model.steps_per_execution,
+    ]  # fmt: skip
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether they are the same objects, and equal numbers."""
+    return len(one) == len(other) and all(
+        a is b or (isinstance(a, int) and a == b) for a, b in zip(one, other, strict=True)
+    )
 
 
 class Functions:
@@ -140,11 +167,9 @@ class Functions:
         self._replicas = replicas
         self._at_random = at_random
         self._trainable = list(model.trainable_variables)
-        optimizer = model.optimizer
-        self.key = (
-            tuple(map(id, self._trainable)), id(optimizer), id(at_random), model.jit_compile,
-            model.steps_per_execution, id(model.__dict__.get("train_step")),
-        )  # fmt: skip
+        self._made_of = _made_of(model, at_random)
+        self._optimizer = optimizer = model.optimizer
+        self._behind = 0  # updates of the run by optimizers before this one
         if not optimizer.built:
             optimizer.build(self._trainable)
         self.instrument = instrument
@@ -159,6 +184,24 @@ class Functions:
         )
         self._measured = tf.function(self._batches, autograph=False)
 
+    def fits(self, model: Any, at_random: Any) -> bool:
+        """Whether they are for the model as it is now."""
+        return not self.stale and _same(self._made_of, _made_of(model, at_random))
+
+    def go_on(self, before: Functions, step: int) -> None:
+        """Counts on from functions before; a new optimizer begins at 0, and the run does not.
+
+        Args:
+          before: of the same run.
+          step: that the run is at.
+        """
+        if before._own is not None and self._own is not None:
+            self._own = before._own
+        elif before._optimizer is self._optimizer:
+            self._behind = before._behind
+        else:
+            self._behind = max(step - self.counts()[1], 0)
+
     def follow(self) -> None:
         """Notes which function of Keras' own it takes the place of."""
         self._keras = Once.original_of(self._model)
@@ -166,7 +209,7 @@ class Functions:
     @property
     def stale(self) -> bool:
         """Whether layers of the model were frozen or thawed since."""
-        return self.key[0] != tuple(map(id, self._model.trainable_variables))
+        return not _same(self._trainable, self._model.trainable_variables)
 
     def refresh(self) -> bool:
         """Has Keras make its own function anew if it is one for other variables than the model's.
@@ -186,7 +229,10 @@ class Functions:
             return done, done
         optimizer = self._model.optimizer
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        return int(tf.convert_to_tensor(inner._iterations)), int(updates.done(optimizer))
+        batches = int(tf.convert_to_tensor(inner._iterations))
+        return batches + self._behind * self.accumulates, int(
+            updates.done(optimizer)
+        ) + self._behind
 
     def planned(self, step: int, batches: int) -> np.ndarray:
         """What a selector of the user's chooses for the steps to come, one a batch."""
@@ -220,7 +266,7 @@ class Functions:
         if self._forward:
             counter = self._own if self._at_random is None else self._at_random.counter
             return tf.cast(tf.convert_to_tensor(counter), tf.int64)
-        return updates.done(self._model.optimizer)
+        return updates.done(self._model.optimizer) + self._behind
 
     def _batches(self, iterator, planned, at) -> tuple[Any, Batches]:
         with self._replicas.scope():

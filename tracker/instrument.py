@@ -294,6 +294,7 @@ def seen_gradients(optimizer: Any) -> Iterator[dict[int, Any]]:
     if optimizer is None:
         yield found
         return
+    own = optimizer.__dict__.get("apply")
     apply, graph = optimizer.apply, tf.compat.v1.get_default_graph()
     parts: dict[int, dict[int, Any]] = {}  # by variable, and by the thread that traces a replica
 
@@ -313,7 +314,10 @@ def seen_gradients(optimizer: Any) -> Iterator[dict[int, Any]]:
     try:
         yield found
     finally:
-        object.__delattr__(optimizer, "apply")
+        if own is None:
+            object.__delattr__(optimizer, "apply")
+        else:
+            object.__setattr__(optimizer, "apply", own)
     found.update({variable: _sum(list(each.values())) for variable, each in parts.items()})
 
 

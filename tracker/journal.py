@@ -204,8 +204,7 @@ class Run:
         if not self._described:
             self._train.summary(0, summaries.layout(names))
             self.recorder.constants(last or step + 1, step)
-        if instrument.adder is not None:
-            for sentence in instrument.adder.warnings():
+            for sentence in instrument.adder.warnings() if instrument.adder else ():
                 self.warn(sentence)
         atexit.register(self._abandoned)
 

@@ -80,6 +80,8 @@ class Tracker(keras.callbacks.Callback):
     def _prepare(self) -> None:
         """Makes the functions for the model as it is, or keeps those of the last `fit`."""
         model, run = self.model, self.run
+        if self._functions is None:
+            fitting.renew_if_frozen(model)
         self._unannounced = self._functions is not None and self._functions.refresh()
         self._functions = fitting.functions(model, run, self._functions, _at_random(model))
         self._prepared = True
@@ -340,6 +342,8 @@ class RandomUpdate(keras.callbacks.Callback):
         assert self._source is not None
         with tf.name_scope("noise"):
             for name, variable in self._chosen:
+                if not variable.trainable:  # frozen since
+                    continue
                 numbers = self._source.draw(name, at, variable.shape)  # of unit variance
                 noise.add_to(variable, noise.as_noise(middle + width * numbers, variable))
 

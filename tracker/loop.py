@@ -70,15 +70,16 @@ class TrainStep:
         self._may_skip = optimizer is not None and updates.may_skip(optimizer)
         self._counter = None if optimizer is not None else tf.Variable(0, False, dtype=tf.int64)
         self._compiled: dict[Any, tuple[Any, Any]] = {}
-        self._frozen: list[bool] | None = None
+        self._frozen = [not v.trainable for v in self._trainable]
         self._ended = 0.0
         self._losses: list[float] = []  # of the batches since the last update
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Takes one batch."""
-        run, flat = self._run, tf.nest.flatten((args, kwargs))
+        run, given = self._run, tf.nest.flatten((args, kwargs))
+        flat = [_tensor(a) if _is_tensor(a) else a for a in given]
         plain, measured = self._functions(args, kwargs, flat)
-        tensors = [_tensor(a) for a in flat if _is_tensor(a)]
+        tensors = [a for a in flat if _is_tensor(a)]
         if run.status != "running":
             self._begin(tensors, plain)
         elif run.names != self.instrument.names:
@@ -138,13 +139,10 @@ class TrainStep:
         signature = [_spec(a) if _is_tensor(a) else None for a in flat]
         constants = tuple(repr(a) for a in flat if not _is_tensor(a))
         key = (repr(tf.nest.map_structure(lambda _: 0, (args, kwargs))), str(signature), constants)
-        frozen = [not v.trainable for v in self._trainable]
-        if self._frozen is None:
-            self._frozen = frozen
-        elif frozen != self._frozen:
+        if [not v.trainable for v in self._trainable] != self._frozen:
             raise ValueError(
-                "Layers were frozen or thawed after the first step, which a compiled step does not "
-                "see; call run.end('completed') and make another TrainStep, to go on."
+                "Layers were frozen or thawed after the TrainStep was made, which a compiled step "
+                "does not see; call run.end('completed') and make another TrainStep, to go on."
             )
         if key not in self._compiled:
             self._compiled[key] = tuple(
@@ -244,27 +242,35 @@ def _scalar(result: Any) -> Any:
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, tf.Tensor | np.ndarray | np.generic | tf.distribute.DistributedValues)
-
-
-def _tensor(value: Any) -> Any:
-    return value if _is_divided(value) else tf.convert_to_tensor(value)
+    return isinstance(value, tf.Tensor | np.ndarray | np.generic) or _is_divided(value)
 
 
 def _is_divided(value: Any) -> bool:
-    return isinstance(value, tf.distribute.DistributedValues)
+    """Whether each replica has its part of an argument; variables are constants."""
+    divided = isinstance(value, tf.distribute.DistributedValues)
+    return divided and not isinstance(value, tf.Variable)
+
+
+def _tensor(value: Any) -> Any:
+    if _is_divided(value):
+        return tf.nest.map_structure(tf.convert_to_tensor, value, expand_composites=True)
+    return tf.convert_to_tensor(value)
 
 
 def _size(value: Any) -> int:
     """Examples in an argument, over all replicas; 0 in a scalar."""
     if _is_divided(value):
         return sum(map(_size, value.values))
-    return value.shape[0] if value.shape.rank else 0
+    return np.shape(value)[0] if np.ndim(value) else 0
 
 
 def _spec(value: Any) -> Any:
     """The type of an argument, of any size in its first dimension."""
-    if _is_divided(value):
-        spec = tf.type_spec_from_value(value)
-        return type(spec)(*(_spec(v) for v in value.values))
-    return tf.TensorSpec([None, *np.shape(value)[1:]] if np.ndim(value) else [], value.dtype)
+    if not _is_divided(value):
+        return tf.TensorSpec([None, *value.shape[1:]] if value.shape.rank else [], value.dtype)
+    if any(isinstance(v, tf.__internal__.CompositeTensor) for v in value.values):
+        kind = type(value.values[0]).__name__
+        raise ValueError(
+            f"An argument of the step is a {kind} on each replica; should be a tensor on each"
+        )
+    return type(tf.type_spec_from_value(value))(*map(_spec, value.values))

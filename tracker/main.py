@@ -95,9 +95,12 @@ def _claimed(config: config_lib.Config, experiment: Any) -> _Ready:
         f"{config.dataset}, {experiment.steps:,} steps, {len(config.stddevs)} stddevs by "
         f"{config.strategy}."
     )
+    return _Ready(experiment, run, created, warnings=_of_noise(experiment), line=line)
+
+
+def _of_noise(experiment: Any) -> list[str]:
     adder = experiment.instrument.adder
-    warnings = [] if adder is None else adder.warnings()
-    return _Ready(experiment, run, created, warnings=warnings, line=line)
+    return [] if adder is None or experiment.rule.perturbs else adder.warnings()
 
 
 def _import_tensorflow(distribute: str, logical_cpus: int, timeout: float) -> Any:
@@ -130,7 +133,7 @@ def _shared(replicas: Any, experiment: Any, begin: Callable[[], _Ready]) -> _Rea
         if replicas.chief:
             try:
                 ready = begin()
-            except ValueError:
+            except Exception:
                 with contextlib.suppress(*LOST):
                     replicas.share("")
                 raise
@@ -199,7 +202,7 @@ def _resumed() -> _Ready:
 
     def begin():
         ready = _continued(config, experiment, run, step, batches)
-        return ready._replace(warnings=warnings)
+        return ready._replace(warnings=[*warnings, *_of_noise(experiment)])
 
     ready = _shared(replicas, experiment, begin)
     return ready if ready.start else ready._replace(start=(resume.Start(step, batches),))

@@ -221,7 +221,8 @@ class Adder:
     def warnings(self) -> list[str]:
         """What people would want to know before such a step is started, in sentences."""
         routes, variables = len(self._stddevs), len(self._targets)
-        if self._add != self._routes or routes * variables < MANY_BRANCHES:
+        few = routes < 2 or routes * variables < MANY_BRANCHES
+        if self._add != self._routes or few:
             return []
         return [
             f"The strategy routes builds {routes} branches for each of {variables} variables, "

@@ -281,12 +281,14 @@ def graph_nodes(
     source: str = "stateless",
     stddevs: int = 6,
     measured: bool = False,
+    device: str = "cpu",
 ) -> int:
     """About how many nodes of the compiled step are tracker's, functions that it calls included."""
     nodes = 0
     for n in sizes:
-        kind = "table" if source == "table" else "small" if n < VECTORISED else "vectorised"
-        one = sum(op_counts(noise_ops(n, strategy, source)).values()) + _CONSTANTS[kind]
+        small = n < VECTORISED or device == "gpu"
+        kind = "table" if source == "table" else "small" if small else "vectorised"
+        one = sum(op_counts(noise_ops(n, strategy, source, device)).values()) + _CONSTANTS[kind]
         nodes += one * (stddevs if strategy == "routes" else 1)
     if measured:
         nodes += sum(op_counts(summary_ops(sizes)).values()) + 3 * len(sizes)

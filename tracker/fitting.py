@@ -229,10 +229,8 @@ class Functions:
             return done, done
         optimizer = self._model.optimizer
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        batches = int(tf.convert_to_tensor(inner._iterations))
-        return batches + self._behind * self.accumulates, int(
-            updates.done(optimizer)
-        ) + self._behind
+        batches, done = int(tf.convert_to_tensor(inner._iterations)), int(updates.done(optimizer))
+        return batches + self._behind * self.accumulates, done + self._behind
 
     def planned(self, step: int, batches: int) -> np.ndarray:
         """What a selector of the user's chooses for the steps to come, one a batch."""
